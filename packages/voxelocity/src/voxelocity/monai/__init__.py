@@ -8,8 +8,7 @@
 - `fingerprint` with `content` and `sources`: what a chain does and what an item is, as texts that processes agree on.
 - `compared`: which versions were compared, which private names are read. `difference`, `check`: how results differ.
 - `window` with `stitch`, `ranges`, `novograd`, `cucim`: sliding windows, `Range`, `Novograd` and the `CuCIM` family.
-- `quiet` imports MONAI and restores the process; `absent` says where names are that are not here. `auto3dseg` is the
-  public name of `tuning.auto3dseg`.
+- `quiet` imports MONAI and restores the process. `auto3dseg` is the public name of `tuning.auto3dseg`.
 """
 
 from __future__ import annotations
@@ -79,10 +78,32 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    from voxelocity.monai.absent import where_else
+# Gone from MONAI: the class that does the same, with its arguments.
+_REPLACED = {
+    "AddChannel": 'EnsureChannelFirst{d}({keys}channel_dim="no_channel")',
+    "AsChannelFirst": "EnsureChannelFirst{d}({keys}channel_dim=-1)",
+    "SplitChannel": "SplitDim{d}({keys}dim=0)",
+}
 
+
+def __getattr__(name: str) -> object:
     # An AttributeError of ours would lose its words in `from voxelocity.monai import NAME`.
-    if not name.startswith("_") and (instead := where_else(name)):
+    if not name.startswith("_") and (instead := _where_else(name)):
         raise ImportError(f"voxelocity.monai has no {name}: {instead}", name=__name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _where_else(name: str) -> str:
+    """What to write in place of a name that is not here; "" for a name that MONAI does not know either."""
+    # Those that MONAI's documentation imports names from.
+    from monai import data, engines, handlers, inferers, losses, metrics, optimizers, transforms, utils
+    from monai.networks import nets
+
+    for module in (transforms, losses, nets, data, inferers, metrics, engines, handlers, utils, optimizers):
+        if hasattr(module, name):
+            return f"it stays MONAI's own: from {module.__name__} import {name}"
+    for suffix in ("", "d", "D", "Dict"):
+        if (old := name.removesuffix(suffix)) in _REPLACED and name == old + suffix:
+            text = _REPLACED[old].format(d="d" if suffix else "", keys="keys, " if suffix else "")
+            return f"MONAI has removed it; use {text} from monai.transforms"
+    return ""

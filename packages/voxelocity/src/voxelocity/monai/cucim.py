@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+from monai import transforms as mt
 from monai.config.type_definitions import KeysCollection
-from monai.transforms.transform import MapTransform, Randomizable, Transform
+from monai.transforms.transform import Randomizable, Transform
 from monai.utils import convert_to_dst_type
 
 from voxelocity.monai.cucim_operations import OPERATIONS, Draws
@@ -122,7 +123,7 @@ class RandCuCIM(CuCIM, Randomizable):  # type: ignore[misc]
         return self._apply(data, self.R)
 
 
-class CuCIMd(MapTransform):  # type: ignore[misc]
+class CuCIMd(mt.CuCIMd):  # type: ignore[misc]
     """`CuCIM` for some keys of a dictionary.
 
     Args:
@@ -141,16 +142,8 @@ class CuCIMd(MapTransform):  # type: ignore[misc]
     def __init__(
         self, keys: KeysCollection, name: str, allow_missing_keys: bool = False, *args: Any, **kwargs: Any
     ) -> None:
-        super().__init__(keys=keys, allow_missing_keys=allow_missing_keys)
-        self.name = name
+        super().__init__(keys, name, allow_missing_keys)
         self.trans = self._array(name, *args, **kwargs)
-
-    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """A copy of the dictionary with these keys changed."""
-        changed = dict(data)
-        for key in self.key_iterator(changed):
-            changed[key] = self.trans(changed[key])
-        return changed
 
 
 class RandCuCIMd(CuCIMd, Randomizable):  # type: ignore[misc]

@@ -55,7 +55,7 @@ def _image(make_image, make_affine, scene):
     return make_image(scene["shape"], affine, scene["dtype"], scene["seed"])
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(160))
 @given(scene=scenes(), options=arguments())
 def test_results_are_those_of_monai(assert_same, make_affine, make_image, copied, scene, options):
     image = _image(make_image, make_affine, scene)

@@ -169,7 +169,9 @@ class Chain:
 
     # No __dict__: MONAI's `set_rnd` looks for transforms in everything that a data set holds, and must seed the chain's
     # transforms only once, as the data set's `transform`.
-    __slots__ = ("_compose", "_exact_noise", "_lower", "_num_made", "_seconds_making", "_why_off", "fixed", "random")
+    __slots__ = (
+        "_compose", "_exact_noise", "_lower", "_num_made", "_parts", "_seconds_making", "_why_off", "fixed", "random",
+    )  # fmt: skip
 
     def __init__(self, compose: Compose, *, lower: bool = True, exact_noise: bool = False) -> None:
         parts = split(compose)
@@ -179,6 +181,7 @@ class Chain:
         known = lowerings(exact_noise=exact_noise) if self.is_lowered else {}
         self.random = Walker(parts.random, lowerings=known, map_items=parts.map_items)
         self._num_made, self._seconds_making = 0, 0.0
+        self._parts: dict[tuple[int, int | None], Chain] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(Chain, lower=self._lower, exact_noise=self._exact_noise), (self._compose,)
@@ -189,10 +192,12 @@ class Chain:
         return not self._why_off
 
     def part(self, start: int, stop: int | None = None) -> Chain:
-        """A chain of some of these transforms, with the same settings."""
-        compose = as_compose(list(self._compose.transforms[start:stop]))
-        compose.map_items = self._compose.map_items
-        return Chain(compose, lower=self._lower, exact_noise=self._exact_noise)
+        """The chain of some of these transforms, with the same settings; always the same one."""
+        if (start, stop) not in self._parts:
+            compose = as_compose(list(self._compose.transforms[start:stop]))
+            compose.map_items = self._compose.map_items
+            self._parts[(start, stop)] = Chain(compose, lower=self._lower, exact_noise=self._exact_noise)
+        return self._parts[(start, stop)]
 
     def defer(self, prepared: Any, *, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
         """What the random part makes of a prepared item, drawn but not yet made. See `Walker.defer`."""

@@ -87,7 +87,6 @@ class CompiledChain(Compose):  # type: ignore[misc]
         self._store = store
         self._content = content
         self._folders = FolderFacts()
-        self._parts: dict[tuple[int, int | None], Chain] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CompiledChain, (self.compose, self.chain, self._store, self._content)
@@ -114,7 +113,11 @@ class CompiledChain(Compose):  # type: ignore[misc]
             )
         if start == 0 and end is None:
             return self.chain.make(self.defer(input_))
-        part = self._part(start, end)
+        num = len(self.transforms)
+        stop = num if end is None else end
+        if not 0 <= start <= stop <= num:
+            raise ValueError(f"'start' {start} and 'end' {end} do not name a part of a chain of {num} transforms")
+        part = self.chain.part(start, stop)
         return part.make(part.defer(_apply_fixed(part, input_)))
 
     def prepare(self, item: Any) -> Any:
@@ -144,15 +147,6 @@ class CompiledChain(Compose):  # type: ignore[misc]
 
     def __str__(self) -> str:
         return str(self.plan())
-
-    def _part(self, start: int, end: int | None) -> Chain:
-        if (start, end) not in self._parts:
-            num = len(self.transforms)
-            stop = num if end is None else end
-            if not 0 <= start <= stop <= num:
-                raise ValueError(f"'start' {start} and 'end' {end} do not name a part of a chain of {num} transforms")
-            self._parts[(start, end)] = self.chain.part(start, stop)
-        return self._parts[(start, end)]
 
 
 def _apply_fixed(chain: Chain, item: Any) -> Any:

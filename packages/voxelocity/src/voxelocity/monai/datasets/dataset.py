@@ -77,13 +77,12 @@ class DataChain:
 
     # No __dict__: MONAI's `set_rnd` looks for transforms in everything that a data set holds, and must seed them only
     # once, as the data set's `transform`.
-    __slots__ = ("_compose", "_facts", "_rests", "chain", "refusal")
+    __slots__ = ("_compose", "_facts", "chain", "refusal")
 
     def __init__(self, compose: Compose) -> None:
         self._compose = compose
         self._facts = _facts(compose)
         self.chain, self.refusal = _chain_of(compose)
-        self._rests: dict[int, Chain] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DataChain, (self._compose,)
@@ -111,7 +110,7 @@ class DataChain:
             return self._by_monai(private(kept), start)
         if start is None:
             return self.chain.defer(kept, private=private)
-        rest = self._rest(start)
+        rest = self.chain.part(start)
         return rest.defer(rest.fixed(private(kept)))
 
     def make(self, pending: Any) -> Any:
@@ -153,12 +152,6 @@ class DataChain:
         if begin is None:
             return item
         return self._compose(item) if begin == 0 else self._compose(item, start=begin)
-
-    def _rest(self, start: int) -> Chain:
-        if start not in self._rests:
-            assert self.chain is not None
-            self._rests[start] = self.chain.part(start)
-        return self._rests[start]
 
 
 def as_it_is(item: Any) -> Any:

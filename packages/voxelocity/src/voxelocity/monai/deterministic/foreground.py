@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
@@ -15,14 +16,13 @@ from monai.transforms.utils_pytorch_numpy_unification import unravel_indices
 from monai.utils import ensure_tuple_rep
 
 from voxelocity.core.volume import Array
-from voxelocity.monai.deterministic.numba_loops import fill_positions, mark_above, mark_nonzero, positive_box
+from voxelocity.monai.deterministic.numba_loops import positive_box
 from voxelocity.monai.deterministic.shadow import is_whole_volume, replaces, shadow, voxels, with_meta
 
 _FLOAT32 = frozenset({torch.float32})
 _LABEL_DTYPES = frozenset({torch.int16, torch.int32, torch.int64, torch.float32})
 # Without an image MONAI inverts the bits of such a label and finds background everywhere.
 _LABEL_DTYPES_WITH_IMAGE = _LABEL_DTYPES | {torch.uint8}
-_NEITHER, _FOREGROUND, _BACKGROUND = np.uint8(0), np.uint8(1), np.uint8(2)
 _SPATIAL_AXES = 3
 _NO_EFFECT = ("RESUME", "NOP", "CACHE", "PRECALL")
 _ONLY_A_PARAMETER = ("LOAD_FAST", "LOAD_CONST", "COMPARE_OP", "RETURN_VALUE")
@@ -88,7 +88,7 @@ def _why_not_indices(transform: FgBgToIndices) -> str:
 
 @replaces(FgBgToIndices, FgBgToIndicesd, held_as="converter", why_not=_why_not_indices)
 class FastIndices:
-    """An `FgBgToIndices` whose indices are written in one pass over the label. Thread-safe.
+    """An `FgBgToIndices` whose indices come from one pass over the label. Thread-safe.
 
     They are int64, ascending, in C order, in tensors that carry the metadata that MONAI leaves with them.
     """
@@ -121,27 +121,17 @@ class FastIndices:
 
 def _indices(label_cxyz: Array, image_cxyz: Array | None, threshold: float) -> tuple[Array, Array]:
     # The first channel of several is the background of one-hot labels.
-    channels = label_cxyz[1:] if len(label_cxyz) > 1 else label_cxyz
-    kinds = np.full(channels[0].size, _NEITHER, dtype=np.uint8)
-    for channel in channels:
-        mark_nonzero(_flat(channel), kinds, _FOREGROUND)
-    if image_cxyz is None:
-        return _positions(kinds, _FOREGROUND), _positions(kinds, _NEITHER)
-    for channel in image_cxyz:
+    is_foreground = _any(channel != 0 for channel in (label_cxyz[1:] if len(label_cxyz) > 1 else label_cxyz))
+    is_background = ~is_foreground
+    if image_cxyz is not None:
         # torch compares a float32 tensor with the number rounded to float32.
-        mark_above(_flat(channel), np.float32(threshold), kinds, _BACKGROUND)
-    return _positions(kinds, _FOREGROUND), _positions(kinds, _BACKGROUND)
-
-
-def _positions(kinds: Array, kind: np.uint8) -> Array:
+        is_background &= _any(channel > np.float32(threshold) for channel in image_cxyz)
     # Numpy's memory comes in huge pages, which halves the time of filling it (docs/log).
-    positions = np.empty(np.count_nonzero(kinds == kind), dtype=np.int64)
-    fill_positions(kinds, kind, positions)
-    return positions
+    return np.flatnonzero(is_foreground), np.flatnonzero(is_background)
 
 
-def _flat(channel_xyz: Array) -> Array:
-    return np.ascontiguousarray(channel_xyz).reshape(-1)
+def _any(masks: Iterable[Array]) -> Array:
+    return functools.reduce(np.logical_or, masks)
 
 
 def threshold_of(select: Callable[..., Any]) -> float | None:

@@ -13,7 +13,6 @@ from monai.transforms.inverse import TraceableTransform
 from monai.utils import SpaceKeys
 
 from voxelocity.core.volume import Array
-from voxelocity.monai.deterministic.numba_loops import reverse_axes
 from voxelocity.monai.deterministic.shadow import is_whole_volume, replaces, voxels, with_meta
 
 _DTYPES = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64})
@@ -70,7 +69,7 @@ def _turn(transform: Orientation, image: Any) -> Any:
 def _reversed(image_cxyz: Array, flips: list[bool]) -> Array:
     """A copy with these axes reversed; the order in memory is kept if it is an order of the axes."""
     in_memory = sorted(range(image_cxyz.ndim), key=lambda axis: -abs(image_cxyz.strides[axis]))
-    source = np.ascontiguousarray(image_cxyz.transpose(in_memory))
-    out = np.empty_like(source)
-    reverse_axes(source, out, *(flips[axis] for axis in in_memory))
+    turned = image_cxyz[tuple(slice(None, None, -1 if is_flipped else 1) for is_flipped in flips)].transpose(in_memory)
+    out = np.empty(turned.shape, turned.dtype)
+    out[...] = turned
     return out.transpose(np.argsort(in_memory))

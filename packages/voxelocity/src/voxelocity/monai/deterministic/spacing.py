@@ -6,13 +6,10 @@ rules for padding (ATen `GridSampler.h`), so that they are the same to the last 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from monai.config import USE_COMPILED
 from monai.data.utils import AFFINE_TOL
@@ -25,17 +22,7 @@ from monai.utils import get_equivalent_dtype
 from voxelocity.core.memory_order import in_c_order
 from voxelocity.core.volume import Array
 from voxelocity.monai.deterministic.numba_loops import sample_linear, sample_nearest
-from voxelocity.monai.deterministic.shadow import (
-    is_whole_volume,
-    replaces,
-    shadow,
-    voxels,
-    why_not_lazy,
-    with_meta,
-)
-
-Indices = npt.NDArray[np.int64]
-Padding = Literal["zeros", "border", "reflection"]
+from voxelocity.monai.deterministic.shadow import is_whole_volume, replaces, shadow, voxels, why_not_lazy, with_meta
 
 _DTYPES = frozenset({torch.uint8, torch.int16, torch.int32, torch.float32, torch.float64})
 _COMPUTE_DTYPES = (torch.float32, torch.float64)
@@ -90,39 +77,49 @@ class FastResample:
         lazy: bool | None = None,
     ) -> Any:
         own = self._resample
-        mode = own.mode if mode is None else mode
-        padding_mode = own.padding_mode if padding_mode is None else padding_mode
         align_corners = own.align_corners if align_corners is None else align_corners
         compute = get_equivalent_dtype(dtype or own.dtype or getattr(img, "dtype", None), torch.Tensor)
+        plain_mode = _plain(own.mode if mode is None else mode)
+        plain_padding = _plain(own.padding_mode if padding_mode is None else padding_mode)
         is_ours = (
             not (own.lazy if lazy is None else lazy)
             and not USE_COMPILED
             and compute in _COMPUTE_DTYPES
             and is_whole_volume(img, _DTYPES)
             and dst_affine is not None
-            and not _why_not_sampled((mode,), (padding_mode,))
-            and _has_size(spatial_size)
+            and not _why_not_sampled((plain_mode,), (plain_padding,))
+            and isinstance(spatial_size, (list, tuple, np.ndarray))
+            and len(spatial_size) == _SPATIAL_AXES
+            and min(map(int, spatial_size)) > 0
         )
-        plan = _plan(img, dst_affine, spatial_size, mode, padding_mode, align_corners, compute) if is_ours else None
+        plan = None
+        if is_ours:
+            size = tuple(map(int, spatial_size))
+            plan = _plan(img, dst_affine, size, plain_mode, plain_padding, align_corners, compute)
         if plan is None:
             return own(img, dst_affine, spatial_size, mode, padding_mode, align_corners, dtype, lazy)
-        xform, positions = plan
+        xform, axes = plan
         extra = {
             "dtype": str(compute).removeprefix("torch."),
-            "mode": _plain(mode),
-            "padding_mode": _plain(padding_mode),
+            "mode": plain_mode,
+            "padding_mode": plain_padding,
             "align_corners": align_corners,
             "src_affine": img.affine.to(torch.float64).clone(),
         }
         meta = TraceableTransform.track_transform_meta(
             img,
-            sp_size=torch.tensor([int(size) for size in spatial_size]),
+            sp_size=torch.tensor(size),
             affine=xform,
             extra_info=extra,
             orig_size=img.peek_pending_shape(),
             transform_info=own.get_transform_info(),
         )
-        return with_meta(_sampled(voxels(img), positions, _plain(mode)), meta)
+        source = in_c_order(voxels(img), voxels(img).dtype)
+        out = np.empty((len(source), *size), dtype=np.float32)
+        sample = sample_nearest if plain_mode == "nearest" else sample_linear
+        for channel, new in zip(source, out, strict=True):
+            sample(channel, new, *axes)
+        return with_meta(out, meta)
 
 
 def _why_not_sampled(modes: Any, paddings: Any) -> str:
@@ -139,128 +136,69 @@ def _plain(option: Any) -> Any:
     return option.value if isinstance(option, Enum) else option
 
 
-def _has_size(spatial_size: Any) -> bool:
-    return (
-        isinstance(spatial_size, (list, tuple, np.ndarray))
-        and len(spatial_size) == _SPATIAL_AXES
-        and all(int(size) > 0 for size in spatial_size)
-    )
-
-
 def _plan(
-    img: Any, dst_affine: Any, spatial_size: Any, mode: Any, padding_mode: Any, align_corners: bool, compute: Any
-) -> tuple[torch.Tensor, tuple[AxisPositions, ...]] | None:
-    """The matrix from new to old indices, and the samples; None if nothing changes or the axes are rotated."""
+    img: Any, dst_affine: Any, size: tuple[int, ...], mode: str, padding: str, align_corners: bool, compute: Any
+) -> tuple[torch.Tensor, list[Any]] | None:
+    """The matrix from new to old indices, and what a kernel reads along each axis; None if MONAI is to resample.
+
+    That is if nothing changes, or if an axis does not come from a single old axis.
+    """
     old, new = img.affine.to(torch.float64).numpy(), np.asarray(dst_affine, dtype=np.float64)
+    shape = tuple(img.shape[1:])
     if new.shape != old.shape:
         return None
-    shape, size = tuple(img.shape[1:]), tuple(int(n) for n in spatial_size)
     try:
-        xform = np.linalg.solve(old, new)
+        matrix = np.linalg.solve(old, new)
     except np.linalg.LinAlgError:
         return None
     # MONAI returns such an image unchanged.
-    if size == shape and (np.allclose(old, new, atol=AFFINE_TOL) or np.allclose(xform, np.eye(4), atol=AFFINE_TOL)):
+    if size == shape and (np.allclose(old, new, atol=AFFINE_TOL) or np.allclose(matrix, np.eye(4), atol=AFFINE_TOL)):
         return None
-    tensor = torch.as_tensor(xform)
-    padding = cast(Padding, _plain(padding_mode))
-    positions = axis_positions(tensor, shape, size, dtype=compute, padding=padding, align_corners=align_corners)
-    if positions is None or (_plain(mode) == "nearest" and not all(axis.is_nearest_certain for axis in positions)):
-        return None
-    return tensor, positions
-
-
-def _sampled(image_cxyz: Array, positions: tuple[AxisPositions, ...], mode: str) -> Array:
-    source = in_c_order(image_cxyz, image_cxyz.dtype)
-    out = np.empty((len(source), *(len(axis.positions_voxel) for axis in positions)), dtype=np.float32)
-    if mode == "nearest":
-        indices = [axis.nearest() for axis in positions]
-        for channel, new in zip(source, out, strict=True):
-            sample_nearest(channel, new, *indices)
-        return out
-    along = [axis.neighbors() for axis in positions]
-    for channel, new in zip(source, out, strict=True):
-        sample_linear(channel, new, *along)
-    return out
-
-
-@dataclass(frozen=True)
-class AxisPositions:
-    """Samples along one axis.
-
-    Attributes:
-        places_voxel: (n,) in voxels of the old axis, after padding was applied; outside of it where zeros are read.
-        num_before: number of voxels of the old axis.
-        slant_voxel: how far the other axes move a sample, at most.
-    """
-
-    positions_voxel: Array
-    num_before: int
-    slant_voxel: float
-
-    @property
-    def is_nearest_certain(self) -> bool:
-        """Whether no sample is so close to the middle of two voxels that the slant could decide."""
-        if self.slant_voxel == 0.0:
-            return True
-        from_middle = np.abs(self.positions_voxel - np.floor(self.positions_voxel) - 0.5)
-        return bool((from_middle > self.slant_voxel + _MARGIN_VOXEL).all())
-
-    def nearest(self) -> Indices:
-        """Indices of the voxels to read, -1 for zero; of two at the same distance the even one, as in torch."""
-        index: Indices = np.rint(self.positions_voxel).astype(np.int64)
-        index[(index < 0) | (index >= self.num_before)] = -1
-        return index
-
-    def neighbors(self) -> tuple[Indices, Indices, Array, Array]:
-        """Indices (n,) of the two voxels around each sample and their weights in float64, 0 for those outside."""
-        last = self.num_before - 1
-        positions = self.positions_voxel.astype(np.float64)
-        below = np.floor(positions)
-        share = positions - below
-        low, high = below.astype(np.int64), below.astype(np.int64) + 1
-        weight_low = np.where((low >= 0) & (low <= last), 1.0 - share, 0.0)
-        weight_high = np.where((high >= 0) & (high <= last), share, 0.0)
-        return np.clip(low, 0, last), np.clip(high, 0, last), weight_low, weight_high
-
-
-def axis_positions(
-    xform: torch.Tensor,
-    old_shape: Sequence[int],
-    new_shape: Sequence[int],
-    *,
-    dtype: torch.dtype,
-    padding: Padding,
-    align_corners: bool,
-) -> tuple[AxisPositions, ...] | None:
-    """The samples of the three axes, or None if an axis does not come from a single old axis.
-
-    Args:
-        xform: (4, 4) from new to old indices.
-        old_shape: of three axes.
-        new_shape: of three axes.
-        dtype: that torch computes in.
-        padding: torch's rule for samples outside.
-        align_corners: torch's flag.
-    """
-    theta = to_norm_affine(xform[None].to(dtype), list(old_shape), list(new_shape), align_corners, False)
-    matrix = theta[0, :_SPATIAL_AXES, :_SPATIAL_AXES].numpy().astype(np.float64)
+    xform = torch.as_tensor(matrix)
+    theta = to_norm_affine(xform[None].to(compute), list(shape), list(size), align_corners, False)
     # Sets the diagonal to zero: subtracting it from the sum would lose the small entries next to it.
-    aside = np.abs(matrix)
+    aside = np.abs(theta[0, :_SPATIAL_AXES, :_SPATIAL_AXES].numpy().astype(np.float64))
+    is_finite = np.isfinite(aside).all()
     np.fill_diagonal(aside, 0.0)
-    slants = aside.sum(axis=1) * np.array(old_shape) / 2
-    if not np.isfinite(matrix).all() or slants.max() > _MAX_SLANT_VOXEL:
+    # How far the other axes move a sample, at most.
+    slants_voxel = aside.sum(axis=1) * np.array(shape) / 2
+    if not is_finite or slants_voxel.max() > _MAX_SLANT_VOXEL:
         return None
     # torch counts axes from the last: x of its grid is our z.
     reverse = torch.arange(_SPATIAL_AXES - 1, -1, -1)
     theta[:, :_SPATIAL_AXES] = theta[:, reverse]
     theta[:, :, :_SPATIAL_AXES] = theta[:, :, reverse]
-    found = []
-    for axis, (num_before, num_after) in enumerate(zip(old_shape, new_shape, strict=True)):
+    axes: list[Any] = []
+    for axis, (num_before, num_after, slant) in enumerate(zip(shape, size, slants_voxel, strict=True)):
         normalized = _normalized_positions(theta, axis, num_after, align_corners)
         positions = _padded(_in_voxels(normalized, num_before, align_corners), num_before, padding, align_corners)
-        found.append(AxisPositions(positions, num_before, float(slants[axis])))
-    return tuple(found)
+        if mode == "nearest":
+            from_middle = np.abs(positions - np.floor(positions) - 0.5)
+            if slant != 0.0 and not (from_middle > slant + _MARGIN_VOXEL).all():
+                return None
+            axes.append(_nearest(positions, num_before))
+        else:
+            axes.append(_neighbors(positions, num_before))
+    return xform, axes
+
+
+def _nearest(positions: Array, num: int) -> Array:
+    """Indices of the voxels to read, -1 for zero; of two at the same distance the even one, as in torch."""
+    index: Array = np.rint(positions).astype(np.int64)
+    index[(index < 0) | (index >= num)] = -1
+    return index
+
+
+def _neighbors(positions: Array, num: int) -> tuple[Array, Array, Array, Array]:
+    """Indices (n,) of the two voxels around each sample and their weights in float64, 0 for those outside."""
+    last = num - 1
+    positions = positions.astype(np.float64)
+    below = np.floor(positions)
+    share = positions - below
+    low, high = below.astype(np.int64), below.astype(np.int64) + 1
+    weight_low = np.where((low >= 0) & (low <= last), 1.0 - share, 0.0)
+    weight_high = np.where((high >= 0) & (high <= last), share, 0.0)
+    return np.clip(low, 0, last), np.clip(high, 0, last), weight_low, weight_high
 
 
 def _normalized_positions(theta: torch.Tensor, axis: int, num: int, align_corners: bool) -> Array:
@@ -282,7 +220,8 @@ def _in_voxels(normalized: Array, num: int, align_corners: bool) -> Array:
     return ((normalized + one) / two) * (size - one) if align_corners else voxel
 
 
-def _padded(positions: Array, num: int, padding: Padding, align_corners: bool) -> Array:
+def _padded(positions: Array, num: int, padding: str, align_corners: bool) -> Array:
+    """Positions after torch's rule for samples outside; where zeros are read, they stay outside."""
     if padding == "zeros":
         return positions
     number = positions.dtype.type

@@ -7,12 +7,13 @@ MONAI's do, `lowers` where a form has its own way.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
+from monai import transforms as mt
 
 from voxelocity.monai.lower.pending import PendingTensor, finish, to_pending, why_not_pending
 
@@ -79,103 +80,138 @@ def lowers(
     """
 
     def register(apply: _Function) -> _Function:
-        _register(kinds, apply, inner, why_not, None if takes_anything else why_not_on, LOWERINGS)
+        made = _lowering(apply, inner, why_not, None if takes_anything else why_not_on)
+        LOWERINGS.update(dict.fromkeys(kinds, made))
         return apply
 
     return register
 
 
-def adds_steps(
-    array: type,
-    dictionary: type | None = None,
-    inner: str = "",
-    *,
-    draw: Callable[[Any, Any], Any] | None = None,
-    draws: Literal["outside", "together", "each"] = "together",
-    idle: Callable[[Any, PendingTensor], PendingTensor] = lambda transform, pending: pending,
-    per_key: Sequence[str] = (),
-    why_not: Reason = _always,
-    why_not_on: DeviceReason = _everywhere,
-    table: dict[type, Lowering] = LOWERINGS,
-) -> Callable[[_Function], _Function]:
-    """Registers `(transform, pending, params, *per_key)`, which returns it with the array transform's steps.
+def unchanged(transform: Any, pending: PendingTensor) -> PendingTensor:
+    """What most transforms return if they are to do nothing."""
+    return pending
 
-    The function may change the pending tensor, and return what MONAI's own transform makes of it.
 
-    Args:
-        array: MONAI's array form.
-        dictionary: its dictionary form, if that draws in one of the ways of `draws`.
-        inner: the attribute by which the dictionary form holds the transform that the function is given; "" if that is
-            the dictionary form itself.
+def blindly(transform: Any, pending: PendingTensor | None) -> dict[Any, Any]:
+    """A draw that does not depend on the image."""
+    transform.randomize(None)
+    return {}
+
+
+def seeing(transform: Any, pending: PendingTensor) -> None:
+    """A draw that asks the image for its shape."""
+    transform.randomize(pending)
+
+
+def of_shape(transform: Any, pending: PendingTensor) -> None:
+    """A draw of the spatial shape."""
+    transform.randomize(pending.spatial_shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawRule:
+    """How a transform draws, in both forms.
+
+    Attributes:
         draw: `(array transform, pending)`: draws from its `R`, first of all whether to do anything, and returns what
             the transform does not keep itself, which becomes `params`. None for a deterministic transform; `params` is
             then a dictionary that all keys share.
         draws: after the dictionary form has drawn whether to do anything, `draw` follows once for all keys, given the
-            image of the first ("together"), for each key ("each"), or not at all ("outside").
+            image of the first ("together", or "always" if also where nothing is to be done), for each key ("each"), or
+            not at all ("outside").
+        needs_key: whether the dictionary form draws nothing for an item that has none of its keys.
         idle: what the array form returns if it is to do nothing.
+        idle_of_key: likewise, of each key of the dictionary form.
         per_key: attributes with a value for each key of a dictionary form, and one for the array form.
+        values_of: `(dictionary transform, item)` to each key with its values, in place of `per_key`; the array form has
+            none.
+    """
+
+    draw: Callable[[Any, Any], Any] | None = None
+    draws: Literal["outside", "together", "always", "each"] = "together"
+    needs_key: bool = False
+    idle: Callable[[Any, PendingTensor], PendingTensor] = unchanged
+    idle_of_key: Callable[[Any, PendingTensor], PendingTensor] = unchanged
+    per_key: Sequence[str] = ()
+    values_of: Callable[[Any, dict[Any, Any]], Iterable[tuple[Any, ...]]] | None = None
+
+
+def adds_steps(
+    array: type,
+    inner: str = "",
+    *,
+    why_not: Reason = _always,
+    why_not_on: DeviceReason = _everywhere,
+    table: dict[type, Lowering] = LOWERINGS,
+    **draws: Any,
+) -> Callable[[_Function], _Function]:
+    """Registers `(transform, pending, params, *values of a key)`, which returns it with the array transform's steps.
+
+    Both forms are registered: MONAI's dictionary form is named as the array form, with a "d" at its end. The function
+    may change the pending tensor, and return what MONAI's own transform makes of it.
+
+    Args:
+        array: MONAI's array form.
+        inner: the attribute by which the dictionary form holds the transform that the function is given; "" if that is
+            the dictionary form itself.
         why_not: why an instance is not lowered.
         why_not_on: why no instance is lowered for data on a device.
         table: where it is registered.
+        draws: fields of `DrawRule`.
     """
+    how = DrawRule(**draws)
 
     def register(add: _Function) -> _Function:
-        form = _Steps(add=add, inner=inner, draw=draw, draws=draws, idle=idle, per_key=per_key)
-        _register((array,), form.of_array, "", why_not, why_not_on, table)
-        if dictionary is not None:
-            _register((dictionary,), form.of_dictionary, inner, why_not, why_not_on, table)
+        def to_array(transform: Any, data: Any) -> Any:
+            pending = to_pending(data)
+            params = {} if how.draw is None else how.draw(transform, pending)
+            if how.draw is not None and not transform._do_transform:
+                return how.idle(transform, pending)
+            return add(transform, pending, params, *(getattr(transform, name) for name in how.per_key))
+
+        def to_dictionary(transform: Any, data: Any) -> Any:
+            return _apply_to_keys(add, how, transform, getattr(transform, inner) if inner else transform, dict(data))
+
+        table[array] = _lowering(to_array, "", why_not, why_not_on)
+        if (dictionary := getattr(mt, f"{array.__name__}d", None)) is not None:
+            table[dictionary] = _lowering(to_dictionary, inner, why_not, why_not_on)
         return add
 
     return register
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Steps:
-    """What `adds_steps` was given, as `Lowering.apply` of both forms."""
-
-    add: Callable[..., Any]
-    inner: str
-    draw: Callable[[Any, Any], Any] | None
-    draws: Literal["outside", "together", "each"]
-    idle: Callable[[Any, PendingTensor], PendingTensor]
-    per_key: Sequence[str]
-
-    def of_array(self, transform: Any, data: Any) -> Any:
-        pending = to_pending(data)
-        params = {} if self.draw is None else self.draw(transform, pending)
-        if self.draw is not None and not transform._do_transform:
-            return self.idle(transform, pending)
-        return self.add(transform, pending, params, *(getattr(transform, name) for name in self.per_key))
-
-    def of_dictionary(self, transform: Any, data: Any) -> Any:
-        changed = dict(data)
-        array = getattr(transform, self.inner) if self.inner else transform
-        values = (getattr(transform, name) for name in self.per_key)
-        rows = list(transform.key_iterator(changed, transform.keys, *values))
-        params: Any = {}
-        if self.draw is not None:
-            transform.randomize(None)
-            if not transform._do_transform:
-                return changed | {key: to_pending(changed[key]) for key, *_ in rows}
-            if self.draws == "together" and (rows or self.draw is blindly):
-                params = self.draw(array, to_pending(changed[rows[0][0]]) if rows else None)
-        for key, _, *of_key in rows:
-            pending = to_pending(changed[key])
-            if self.draw is not None and self.draws == "each":
-                params = self.draw(array, pending)
-            changed[key] = self.add(array, pending, params, *of_key)
-        return changed
+def _apply_to_keys(
+    add: Callable[..., Any], how: DrawRule, transform: Any, array: Any, item: dict[Hashable, Any]
+) -> dict[Hashable, Any]:
+    """The item, changed, as the dictionary form makes it."""
+    if how.needs_key and transform.first_key(item) == ():
+        return item
+    if how.values_of is None:
+        values_of = (getattr(transform, name) for name in how.per_key)
+        rows = [(key, *values) for key, _, *values in transform.key_iterator(item, transform.keys, *values_of)]
+    else:
+        rows = list(how.values_of(transform, item))
+    params: Any = {}
+    is_idle = False
+    if how.draw is not None:
+        transform.randomize(None)
+        is_idle = not transform._do_transform
+        is_together = how.draws == "always" or (how.draws == "together" and not is_idle)
+        if is_together and (rows or how.draw is blindly):
+            params = how.draw(array, to_pending(item[rows[0][0]]) if rows else None)
+    for key, *values in rows:
+        pending = to_pending(item[key])
+        if is_idle:
+            item[key] = how.idle_of_key(array, pending)
+            continue
+        if how.draw is not None and how.draws == "each":
+            params = how.draw(array, pending)
+        item[key] = add(array, pending, params, *values)
+    return item
 
 
-def _register(
-    kinds: Sequence[type],
-    apply: Apply,
-    inner: str,
-    why_not: Reason,
-    why_not_on: DeviceReason | None,
-    table: dict[type, Lowering],
-) -> None:
-    """Registers a lowering; with a reason for devices, data that it cannot take are for MONAI's own transform."""
+def _lowering(apply: Apply, inner: str, why_not: Reason, why_not_on: DeviceReason | None) -> Lowering:
+    """A lowering; with a reason for devices, data that it cannot take are for MONAI's own transform."""
 
     def why_not_data(transform: Any, data: Any) -> str:
         return "" if why_not_on is None else _why_not_data(transform, data, why_not_on)
@@ -189,7 +225,7 @@ def _register(
     def reason(transform: Any) -> str:
         return why_not(transform, getattr(transform, inner) if inner else transform)
 
-    table.update(dict.fromkeys(kinds, Lowering(lowered, reason, why_not_data)))
+    return Lowering(lowered, reason, why_not_data)
 
 
 def _why_not_data(transform: Any, data: Any, why_not_on: DeviceReason, *, takes_missing: bool = True) -> str:
@@ -218,21 +254,6 @@ def _values_of(transform: Any, data: Any) -> list[Any]:
     if not isinstance(data, Mapping):
         return [data]
     return [data[key] for key in getattr(transform, "keys", ()) if key in data]
-
-
-def blindly(transform: Any, pending: PendingTensor | None) -> None:
-    """A draw that does not depend on the image."""
-    transform.randomize(None)
-
-
-def seeing(transform: Any, pending: PendingTensor) -> None:
-    """A draw that asks the image for its shape."""
-    transform.randomize(pending)
-
-
-def of_shape(transform: Any, pending: PendingTensor) -> None:
-    """A draw of the spatial shape."""
-    transform.randomize(pending.spatial_shape)
 
 
 def why_not_lazy(transform: Any, array: Any = None) -> str:

@@ -217,11 +217,6 @@ def to_pending(value: Any) -> PendingTensor:
     return PendingTensor.of(value)
 
 
-def can_be_pending(value: Any) -> bool:
-    """Whether it is pending, or can be: a dense tensor or array of two or three spatial axes."""
-    return not why_not_pending(value)
-
-
 def why_not_pending(value: Any) -> str:
     """Why it cannot be pending, in words; "" if it can.
 

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from monai import transforms as mt
-from monai.transforms.utils import generate_label_classes_crop_centers, generate_pos_neg_label_crop_centers
-from monai.transforms.utils_pytorch_numpy_unification import unravel_index
 from monai.utils import fall_back_tuple
 
 from voxelocity.monai.lower.crop.boxes import add_crop, number_sample, samples_of
 from voxelocity.monai.lower.crop.positions import binary_positions, class_positions
 from voxelocity.monai.lower.lowering import lowers, why_not_lazy
-from voxelocity.monai.lower.pending import PendingTensor, can_be_pending, finish
+from voxelocity.monai.lower.pending import PendingTensor, finish, why_not_pending
 
 
 @lowers(mt.RandCropByPosNegLabel, why_not=why_not_lazy)
@@ -94,86 +92,37 @@ def _finish_in_place(item: dict[Hashable, Any], keys: Sequence[Hashable]) -> Non
 
 
 def _draw_pos_neg(cropper: Any, label: Any, image: Any, foreground: Any, background: Any) -> None:
-    """Draws the centers that `cropper.randomize` would draw."""
+    """Draws the centers that `cropper.randomize` would draw, without lists of all positions."""
     foreground = cropper.fg_indices if foreground is None else foreground
     background = cropper.bg_indices if background is None else background
-    shape = _shape_of(label, image)
-    if shape is None or not _can_look(label, image, foreground is None or background is None):
-        cropper.randomize(finish(label), foreground, background, finish(image))
-        return
     if foreground is None or background is None:
-        foreground, background = binary_positions(
-            _voxels(label),
-            None if image is None else _voxels(image),
-            cropper.image_threshold,
-            is_array=isinstance(label.kept if isinstance(label, PendingTensor) else label, np.ndarray),
-        )
-    size = _size_that_fits(cropper, shape)
-    if size is None or not _are_lists([foreground, background]):
-        cropper.centers = generate_pos_neg_label_crop_centers(
-            cropper.spatial_size,
-            cropper.num_samples,
-            cropper.pos_ratio,
-            shape,
-            foreground,
-            background,
-            cropper.R,
-            cropper.allow_smaller,
-        )
-        return
-    centers = []
-    for _ in range(cropper.num_samples):
-        positions = foreground if cropper.R.rand() < cropper.pos_ratio else background
-        centers.append(_center(positions[cropper.R.randint(len(positions))], size, shape))
-    cropper.centers = tuple(centers)
+        if not _can_look(label, image):
+            label, image = finish(label), finish(image)
+        else:
+            foreground, background = binary_positions(
+                _voxels(label),
+                None if image is None else _voxels(image),
+                cropper.image_threshold,
+                is_array=isinstance(label.kept if isinstance(label, PendingTensor) else label, np.ndarray),
+            )
+    cropper.randomize(label, foreground, background, image)
 
 
 def _draw_classes(cropper: Any, label: Any, image: Any, indices: Any) -> None:
-    """Draws the centers that `cropper.randomize` would draw."""
-    indices = cropper.indices if indices is None else indices
-    shape = _shape_of(label, image)
-    if shape is None or not _can_look(label, image, indices is None) or not _is_countable(cropper, label, indices):
-        cropper.randomize(finish(label), indices, finish(image))
-        return
-    if indices is None:
-        found = class_positions(
-            _voxels(label), cropper.num_classes, None if image is None else _voxels(image), cropper.image_threshold
-        )
-        indices = [positions.at_most(cropper.max_samples_per_class) for positions in found]
-    size = _size_that_fits(cropper, shape)
-    ratios = [1] * len(indices) if cropper.ratios is None else list(cropper.ratios)
-    is_plain = len(ratios) == len(indices) and min(ratios) >= 0 and cropper.num_samples > 0
-    if size is None or not is_plain or not _are_lists(indices):
-        cropper.centers = generate_label_classes_crop_centers(
-            cropper.spatial_size,
-            cropper.num_samples,
-            shape,
-            indices,
-            cropper.ratios,
-            cropper.R,
-            cropper.allow_smaller,
-            cropper.warn,
-        )
-        return
-    classes = cropper.R.choice(len(ratios), size=cropper.num_samples, p=np.asarray(ratios) / np.sum(ratios))
-    cropper.centers = tuple(
-        _center(indices[number][cropper.R.randint(len(indices[number]))], size, shape) for number in classes
-    )
+    """Draws the centers that `cropper.randomize` would draw, without lists of all positions."""
+    if indices is None and cropper.indices is None:
+        if not _can_look(label, image) or (len(_voxels(label)) == 1 and not cropper.num_classes):
+            label, image = finish(label), finish(image)
+        else:
+            seen = None if image is None else _voxels(image)
+            found = class_positions(_voxels(label), cropper.num_classes, seen, cropper.image_threshold)
+            indices = [positions.at_most(cropper.max_samples_per_class) for positions in found]
+    cropper.randomize(label, indices, image)
 
 
-def _shape_of(label: Any, image: Any) -> tuple[int, ...] | None:
-    """The shape that holds the centers: the label's spatial sides, or the image's."""
-    for value in (label, image):
-        if value is not None:
-            return PendingTensor.of(value).spatial_shape if can_be_pending(value) else None
-    return None
-
-
-def _can_look(label: Any, image: Any, is_needed: bool) -> bool:
-    """Whether the needed voxels can be read here; otherwise MONAI says what is wrong."""
-    if not is_needed:
-        return True
-    if label is None or not can_be_pending(label) or not (image is None or can_be_pending(image)):
+def _can_look(label: Any, image: Any) -> bool:
+    """Whether the voxels can be read here; otherwise MONAI says what is wrong."""
+    if why_not_pending(label) or (image is not None and why_not_pending(image)):
         return False
     if image is None:
         return True
@@ -181,46 +130,10 @@ def _can_look(label: Any, image: Any, is_needed: bool) -> bool:
     return one.spatial_shape == other.spatial_shape and one.source.device == other.source.device
 
 
-def _is_countable(cropper: Any, label: Any, indices: Any) -> bool:
-    """Whether the number of classes is known."""
-    return indices is not None or len(_voxels(label)) > 1 or bool(cropper.num_classes)
-
-
 def _voxels(value: Any) -> torch.Tensor:
     pending = PendingTensor.of(value)
     assert pending.is_untouched, "the item's labels and images are finished before they are looked at"
     return pending.source
-
-
-def _are_lists(indices: Sequence[Any]) -> bool:
-    """Whether each holds at least one place, and all positions are single numbers."""
-    return all(len(positions) > 0 and getattr(positions, "ndim", 1) == 1 for positions in indices)
-
-
-def _size_that_fits(cropper: Any, shape: Sequence[int]) -> tuple[int, ...] | None:
-    """The size of the crop within the array, or None if it must fit and does not."""
-    size = fall_back_tuple(cropper.spatial_size, shape)
-    if not cropper.allow_smaller and any(wanted > side for wanted, side in zip(size, shape, strict=True)):
-        return None
-    return tuple(min(wanted, side) for wanted, side in zip(size, shape, strict=True))
-
-
-def _center(place: Any, size: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """The voxel of the flat place, moved as far as the box around it must be to lie within the array."""
-    rest = int(place)
-    if not 0 <= rest < int(np.prod(shape)):
-        voxel = unravel_index(place, shape).tolist()
-    else:
-        voxel = []
-        for side in reversed(shape):
-            rest, along = divmod(rest, side)
-            voxel.insert(0, along)
-    center = []
-    for along, wanted, side in zip(voxel, size, shape, strict=True):
-        # From the first center that MONAI allows to one past the last, counted in 16 bits as it does; never empty.
-        first, stop = wanted // 2, int(side + 1 - wanted / 2) % 2**16
-        center.append(int(min(max(along, first), stop - (first != stop))))
-    return tuple(center)
 
 
 def _draw_weighted(cropper: Any, weights: Any) -> None:

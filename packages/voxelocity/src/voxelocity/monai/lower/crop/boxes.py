@@ -15,7 +15,7 @@ from monai.utils import ensure_tuple, ensure_tuple_rep
 
 from voxelocity.monai.compared import plain_class
 from voxelocity.monai.lower.lowering import adds_steps, first_reason, lowers, why_not_lazy
-from voxelocity.monai.lower.pending import PendingTensor, can_be_pending, finish, to_pending
+from voxelocity.monai.lower.pending import PendingTensor, finish, to_pending, why_not_pending
 from voxelocity.monai.steps import Crop
 
 _FILLS = ("value", "constant_values")
@@ -26,7 +26,7 @@ def _why_not_given(transform: Any, inner: Any) -> str:
     return "its box is in the item" if getattr(transform, "requires_current_data", False) else why_not_lazy(transform)
 
 
-@adds_steps(mt.SpatialCrop, mt.SpatialCropd, "cropper", why_not=_why_not_given)
+@adds_steps(mt.SpatialCrop, "cropper", why_not=_why_not_given)
 def _crop_given(transform: Any, pending: PendingTensor, params: Any) -> Any:
     slices = ensure_tuple(transform.slices)
     if any((taken.start or 0) < -side for taken, side in zip(slices, pending.spatial_shape, strict=False)):
@@ -34,12 +34,12 @@ def _crop_given(transform: Any, pending: PendingTensor, params: Any) -> Any:
     return add_crop(pending, slices)
 
 
-@adds_steps(mt.CenterSpatialCrop, mt.CenterSpatialCropd, "cropper", why_not=why_not_lazy)
+@adds_steps(mt.CenterSpatialCrop, "cropper", why_not=why_not_lazy)
 def _crop_center(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
     return add_crop(pending, transform.compute_slices(pending.spatial_shape))
 
 
-@adds_steps(mt.CenterScaleCrop, mt.CenterScaleCropd, "cropper", why_not=why_not_lazy)
+@adds_steps(mt.CenterScaleCrop, "cropper", why_not=why_not_lazy)
 def _crop_share(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
     shape = pending.spatial_shape
     scales = ensure_tuple_rep(transform.roi_scale, len(shape))
@@ -113,7 +113,7 @@ def samples_of(
 def _copied(value: Any) -> Any:
     if isinstance(value, PendingTensor):
         return value.branch()
-    return PendingTensor.keeping(value) if can_be_pending(value) else copy.deepcopy(value)
+    return copy.deepcopy(value) if why_not_pending(value) else PendingTensor.keeping(value)
 
 
 def _why_not_mode(mode: Any) -> str:
@@ -140,11 +140,11 @@ def _why_not_pad(transform: Any, inner: Any) -> str:
     return first_reason(why_not_lazy(transform), *map(_why_not_mode, modes), _why_not_padder(padder))
 
 
-@adds_steps(mt.Pad, mt.Padd, "padder", why_not=_why_not_pad)
-@adds_steps(mt.SpatialPad, mt.SpatialPadd, "padder", why_not=_why_not_pad)
-@adds_steps(mt.BorderPad, mt.BorderPadd, "padder", why_not=_why_not_pad)
-@adds_steps(mt.DivisiblePad, mt.DivisiblePadd, "padder", why_not=_why_not_pad)
-@adds_steps(mt.ResizeWithPadOrCrop, mt.ResizeWithPadOrCropd, "padder", why_not=_why_not_pad)
+@adds_steps(mt.Pad, "padder", why_not=_why_not_pad)
+@adds_steps(mt.SpatialPad, "padder", why_not=_why_not_pad)
+@adds_steps(mt.BorderPad, "padder", why_not=_why_not_pad)
+@adds_steps(mt.DivisiblePad, "padder", why_not=_why_not_pad)
+@adds_steps(mt.ResizeWithPadOrCrop, "padder", why_not=_why_not_pad)
 def _pad(transform: Any, pending: PendingTensor, params: Any) -> Any:
     is_resize = isinstance(transform, mt.ResizeWithPadOrCrop)
     padder = transform.padder if is_resize else transform

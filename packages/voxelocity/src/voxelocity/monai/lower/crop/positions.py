@@ -8,21 +8,30 @@ nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, Literal
+import functools
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from voxelocity.core.jit import has_numba
 from voxelocity.monai.lower import on_device
-from voxelocity.monai.lower.crop.kept import kept
 
-Engine = Literal["auto", "torch"]
-_LABELS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64)
-_IMAGES = (torch.uint8, torch.int8, torch.int16, torch.float32, torch.float64)
-_MOST_CLASSES = 32_000  # their marks are int16
+_Found = TypeVar("_Found")
+_kept: dict[tuple[Any, ...], tuple[list[Any], Any]] = {}
+"""By what was found and where: the references to the storages, and what was found."""
+_lock = threading.Lock()
+# torch compares numbers of 16 bits with a threshold of more.
+_NUMPY_COMPARES_ALIKE = frozenset(
+    {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64}
+)
+
+
+_FEW_CLASSES = 16
+"""Up to this many, looking for each is faster than counting all: 3 of 16 million voxels in 10 to 20 ms, not in 80."""
 
 
 class FlatIndices:
@@ -66,12 +75,7 @@ class FlatIndices:
 
 
 def binary_positions(
-    label: torch.Tensor,
-    image: torch.Tensor | None,
-    threshold: float,
-    *,
-    is_array: bool = False,
-    engine: Engine = "auto",
+    label: torch.Tensor, image: torch.Tensor | None, threshold: float, *, is_array: bool = False
 ) -> tuple[FlatIndices, FlatIndices]:
     """The positions of foreground and of background, as MONAI's `map_binary_to_indices` has them.
 
@@ -83,34 +87,24 @@ def binary_positions(
         image: (c, *spatial) of the same sides: background counts where a channel of it is above the threshold.
         threshold: of the image.
         is_array: whether MONAI gets an array of these voxels.
-        engine: "torch" for plain torch even if compiled loops are available.
     """
-    if on_device.is_far(label.device):
-        return kept(
-            [label] if image is None else [label, image],
-            ("binary", threshold, is_array),
-            lambda: _binary_positions(label, image, threshold, is_array=is_array, engine="torch"),
-        )
-    return _binary_positions(label, image, threshold, is_array=is_array, engine=engine)
+    find = functools.partial(_binary_positions, label, image, threshold, is_array=is_array)
+    return _find_once(find, label, image, ("binary", threshold, is_array))
 
 
 def _binary_positions(
-    label: torch.Tensor, image: torch.Tensor | None, threshold: float, *, is_array: bool, engine: Engine
+    label: torch.Tensor, image: torch.Tensor | None, threshold: float, *, is_array: bool
 ) -> tuple[FlatIndices, FlatIndices]:
-    label, image = _lifted(label), None if image is None else _lifted(image)
-    is_all = label.dtype == torch.uint8 and image is None and not is_array
-    label = label[1:] if len(label) > 1 else label
-    if engine == "auto" and _is_compiled(label, image):
-        background, foreground = _Planes(label, None, image, threshold).positions(2)
-    else:
-        is_foreground = label.bool().any(0)
-        is_background = ~is_foreground if image is None else ~is_foreground & (image > threshold).any(0)
-        background, foreground = _of_mask(is_background), _of_mask(is_foreground)
-    return foreground, _everywhere(label) if is_all else background
+    voxels, is_valid = _lifted(label), _above(image, threshold)
+    is_foreground = _any((voxels[1:] if len(voxels) > 1 else voxels) != 0)
+    foreground = _of_mask(is_foreground)
+    if label.dtype == torch.uint8 and image is None and not is_array:
+        return foreground, _everywhere(is_foreground)
+    return foreground, _of_mask(~is_foreground if is_valid is None else ~is_foreground & is_valid)
 
 
 def class_positions(
-    label: torch.Tensor, num_classes: int, image: torch.Tensor | None, threshold: float, *, engine: Engine = "auto"
+    label: torch.Tensor, num_classes: int, image: torch.Tensor | None, threshold: float
 ) -> list[FlatIndices]:
     """The positions of each class, as MONAI's `map_classes_to_indices` has them.
 
@@ -119,105 +113,120 @@ def class_positions(
         num_classes: where the label has one channel.
         image: (c, *spatial) of the same sides: voxels count where a channel of it is above the threshold.
         threshold: of the image.
-        engine: "torch" for plain torch even if compiled loops are available.
     """
-    if on_device.is_far(label.device):
-        return kept(
-            [label] if image is None else [label, image],
-            ("classes", num_classes, threshold),
-            lambda: _class_positions(label, num_classes, image, threshold, engine="torch"),
-        )
-    return _class_positions(label, num_classes, image, threshold, engine=engine)
+    find = functools.partial(_class_positions, label, num_classes, image, threshold)
+    return _find_once(find, label, image, ("classes", num_classes, threshold))
 
 
 def _class_positions(
-    label: torch.Tensor, num_classes: int, image: torch.Tensor | None, threshold: float, *, engine: Engine
+    label: torch.Tensor, num_classes: int, image: torch.Tensor | None, threshold: float
 ) -> list[FlatIndices]:
-    label, image = _lifted(label), None if image is None else _lifted(image)
-    if engine == "auto" and len(label) == 1 and num_classes <= _MOST_CLASSES and _is_compiled(label, image):
-        return _Planes(label, num_classes, image, threshold).positions(num_classes)
-    is_valid = None if image is None else (image > threshold).any(0)
-    masks = (channel.bool() for channel in label) if len(label) > 1 else (label[0] == c for c in range(num_classes))
-    return [_of_mask(mask if is_valid is None else mask & is_valid) for mask in masks]
+    voxels, is_valid = _lifted(label), _above(image, threshold)
+    if len(voxels) == 1 and isinstance(voxels, np.ndarray):
+        return _of_numbers(voxels[0], num_classes, is_valid)
+    masks = (channel != 0 for channel in voxels) if len(voxels) > 1 else (voxels[0] == c for c in range(num_classes))
+    return [_of_mask(_near(mask) if is_valid is None else _near(mask) & is_valid) for mask in masks]
 
 
-def _lifted(value: torch.Tensor) -> torch.Tensor:
-    """(c, x, y, z): a plane is one slice, which has its positions in the same order."""
-    return value.unsqueeze(1) if value.ndim == 3 else value
+def _lifted(value: torch.Tensor) -> Any:
+    """(c, x, y, z), an array if it is near: a plane is one slice, which has its positions in the same order."""
+    value = value.unsqueeze(1) if value.ndim == 3 else value
+    return value if on_device.is_far(value.device) or value.dtype not in _NUMPY_COMPARES_ALIKE else value.numpy()
 
 
-def _is_compiled(label: torch.Tensor, image: torch.Tensor | None) -> bool:
-    on_cpu = label.device.type == "cpu" and (image is None or image.device.type == "cpu")
-    return has_numba() and on_cpu and label.dtype in _LABELS and (image is None or image.dtype in _IMAGES)
+def _above(image: torch.Tensor | None, threshold: float) -> Any:
+    """(x, y, z): where a channel of the image is above the threshold."""
+    return None if image is None else _any(_lifted(image) > threshold)
 
 
-class _Planes:
-    """Planes of a label, marked by compiled loops."""
-
-    def __init__(
-        self, label: torch.Tensor, num_classes: int | None, image: torch.Tensor | None, threshold: float
-    ) -> None:
-        self._label: Any = (label.view(torch.uint8) if label.dtype == torch.bool else label).numpy()
-        self._num_classes = num_classes
-        self._image: Any = None if image is None else image.numpy()
-        # As torch compares: the threshold takes the type of a floating image.
-        is_single = image is not None and image.dtype == torch.float32
-        self._threshold = np.float32(threshold) if is_single else np.float64(threshold)
-
-    def positions(self, num_marks: int) -> list[FlatIndices]:
-        """The positions of each mark."""
-        from voxelocity.monai.lower.crop import numba_positions
-
-        counts = np.empty((self._label.shape[1], num_marks), np.int64)
-        marks = np.empty(self._label.shape[2:], np.int16)
-        for plane, row in enumerate(counts):
-            self._mark(plane, marks)
-            numba_positions.count(marks, row)
-        return [FlatIndices(counts[:, mark], self._finder(mark)) for mark in range(num_marks)]
-
-    def _finder(self, mark: int) -> Callable[[int, int], int]:
-        def find(plane: int, rank: int) -> int:
-            marks = np.empty(self._label.shape[2:], np.int16)
-            self._mark(plane, marks)
-            return plane * marks.size + int(np.flatnonzero(marks == mark)[rank])
-
-        return find
-
-    def _mark(self, plane: int, marks: npt.NDArray[np.int16]) -> None:
-        from voxelocity.monai.lower.crop import numba_positions
-
-        if self._num_classes is None:
-            numba_positions.mark_binary(self._label[:, plane], marks)
-        else:
-            numba_positions.mark_classes(self._label[0, plane], self._num_classes, marks)
-        if self._image is not None:
-            last = 0 if self._num_classes is None else self._num_classes - 1
-            numba_positions.leave_out(self._image[:, plane], self._threshold, 0, last, marks)
+def _any(masks: Any) -> Any:
+    """Where one of the channels holds."""
+    return _near(masks[0] if len(masks) == 1 else masks.any(0))
 
 
-def _everywhere(label: torch.Tensor) -> FlatIndices:
-    num_planes, size = label.shape[1], label[0, 0].numel()
-    return FlatIndices(np.full(num_planes, size, np.int64), lambda plane, rank: plane * size + rank)
+def _near(mask: Any) -> Any:
+    """The mask, as an array if it is in main memory."""
+    return mask.numpy() if isinstance(mask, torch.Tensor) and mask.device.type == "cpu" else mask
 
 
-def _of_mask(mask: torch.Tensor) -> FlatIndices:
-    """The positions where a mask (x, y, z) holds; one on a device is copied once, a bit for each voxel."""
-    size = mask[0].numel() if len(mask) else 0
-    if on_device.is_far(mask.device):
-        return _of_bits(mask.flatten(1).cpu().numpy())
+def _of_numbers(label_xyz: npt.NDArray[Any], num_classes: int, is_valid: Any) -> list[FlatIndices]:
+    """The positions of each number; planes of the label are read again where a position is asked for."""
+    planes = label_xyz.reshape(len(label_xyz), -1)
+    size = int(planes.shape[1])
+    valid = None if is_valid is None else np.asarray(is_valid).reshape(planes.shape)
+
+    def is_there(number: int, plane: int) -> Any:
+        mask = planes[plane] == number
+        return mask if valid is None else mask & valid[plane]
+
+    def count(plane: int) -> Any:
+        if num_classes <= _FEW_CLASSES:
+            return [np.count_nonzero(is_there(number, plane)) for number in range(num_classes)]
+        with np.errstate(invalid="ignore"):
+            numbers = planes[plane].astype(np.int64)
+        is_class = (numbers >= 0) & (numbers < num_classes) & (numbers == planes[plane])
+        is_class = is_class if valid is None else is_class & valid[plane]
+        # What is no class is counted in front of the first.
+        return np.bincount((numbers + 1) * is_class, minlength=num_classes + 1)[1:]
+
+    def find(number: int, plane: int, rank: int) -> int:
+        return plane * size + int(np.flatnonzero(is_there(number, plane))[rank])
+
+    counts = np.array([count(plane) for plane in range(len(planes))], np.int64).reshape(len(planes), num_classes)
+    return [FlatIndices(counts[:, number], functools.partial(find, number)) for number in range(num_classes)]
+
+
+def _everywhere(mask_xyz: Any) -> FlatIndices:
+    size = mask_xyz[0].size if isinstance(mask_xyz, np.ndarray) else mask_xyz[0].numel()
+    return FlatIndices(np.full(len(mask_xyz), size, np.int64), lambda plane, rank: plane * size + rank)
+
+
+def _of_mask(mask_xyz: Any) -> FlatIndices:
+    """The positions where a mask holds; it is copied from a device once, and a bit is kept for each voxel."""
+    planes = mask_xyz.reshape(len(mask_xyz), -1)
+    planes = planes if isinstance(planes, np.ndarray) else planes.cpu().numpy()
+    bits, size = np.packbits(planes, axis=1), int(planes.shape[1])
 
     def find(plane: int, rank: int) -> int:
-        return plane * size + int(mask[plane].flatten().nonzero()[rank])
+        return plane * size + int(np.flatnonzero(np.unpackbits(bits[plane], count=size))[rank])
 
-    return FlatIndices(mask.sum((1, 2)).numpy(), find)
+    return FlatIndices(planes.sum(axis=1, dtype=np.int64), find)
 
 
-def _of_bits(mask: npt.NDArray[np.bool_]) -> FlatIndices:
-    """Of a mask (planes, voxels), of which only the bits are kept."""
-    bits, size = np.packbits(mask, axis=1), mask.shape[1]
+def _find_once(find: Callable[[], _Found], label: torch.Tensor, image: torch.Tensor | None, what: Hashable) -> _Found:
+    """What `find` returns; on a device kept while this memory lives and nothing was written into it.
 
-    def find(plane: int, rank: int) -> int:
-        place: int = plane * size + int(np.flatnonzero(np.unpackbits(bits[plane], count=size))[rank])
-        return place
+    Safe to use from several threads, which may find the same at the same time. Tensors without a count of their writes
+    (of inference mode) are searched again each time.
+    """
+    if not on_device.is_far(label.device):
+        return find()
+    tensors = [label] if image is None else [label, image]
+    if any(tensor.is_inference() for tensor in tensors):
+        return find()
+    # A reference, even a weak one, keeps the address of a storage from being used again.
+    refs: list[Any] = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]  # type: ignore[no-untyped-call]
+    key = (what, *(_identity(tensor, ref) for tensor, ref in zip(tensors, refs, strict=True)))
+    with _lock:
+        entry = _kept.get(key)
+    if entry is not None:
+        known: _Found = entry[1]
+        return known
+    found = find()
+    with _lock:
+        # A storage that is gone, or that was written to since.
+        for other, (held, _) in list(_kept.items()):
+            if _is_older(other, key) or any(ref.expired() for ref in held):
+                del _kept[other]
+        _kept[key] = (refs, found)
+    return found
 
-    return FlatIndices(mask.sum(axis=1, dtype=np.int64), find)
+
+def _identity(tensor: torch.Tensor, ref: Any) -> tuple[Any, ...]:
+    position = (ref.cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    return (*position, tensor._version)
+
+
+def _is_older(key: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether they are of the same question and memory, and differ in nothing but the count of writes."""
+    return key[0] == other[0] and [part[:-1] for part in key[1:]] == [part[:-1] for part in other[1:]]

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from monai import transforms as mt
 from monai.networks.layers.convutils import gaussian_1d
-from monai.transforms.intensity import array, dictionary
 from scipy.special import erf
 
-from voxelocity.monai.lower.intensity.float32 import REAL, as_monai, gives_float32, why_not_float32
+from voxelocity.monai.lower.intensity.float32 import REAL, Steps, as_monai, changes
 from voxelocity.monai.lower.lowering import adds_steps, blindly, of_shape
 from voxelocity.monai.lower.pending import PendingTensor, finish
 from voxelocity.monai.steps import Fill
@@ -30,36 +30,36 @@ _NO_BLUR: Floats = np.ones(1, np.float32)
 _TO_FLOAT32 = REAL - {torch.float16, torch.float64}
 
 
-@adds_steps(array.RandGaussianSmooth, dictionary.RandGaussianSmoothd, "rand_smooth", draw=blindly)
-def _rand_smooth(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
-    return _add_blurs(pending, [((transform.x, transform.y, transform.z), None)], transform.approx)
+@changes(mt.RandGaussianSmooth, "rand_smooth", dtypes=None, draw=blindly)
+def _rand_smooth(transform: Any, pending: PendingTensor) -> Steps:
+    return _blurs(pending, transform.approx, ((transform.x, transform.y, transform.z), None))
 
 
-@adds_steps(array.GaussianSmooth, dictionary.GaussianSmoothd, "converter")
-def _smooth(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
-    return _add_blurs(pending, [(_per_axis(transform.sigma, pending), None)], transform.approx)
+@changes(mt.GaussianSmooth, "converter", dtypes=None)
+def _smooth(transform: Any, pending: PendingTensor) -> Steps:
+    return _blurs(pending, transform.approx, (_per_axis(transform.sigma, pending), None))
 
 
-@adds_steps(array.RandGaussianSharpen, dictionary.RandGaussianSharpend, "rand_sharpen", draw=blindly)
-def _rand_sharpen(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
+@changes(mt.RandGaussianSharpen, "rand_sharpen", dtypes=None, draw=blindly)
+def _rand_sharpen(transform: Any, pending: PendingTensor) -> Steps:
     first, second = (transform.x1, transform.y1, transform.z1), (transform.x2, transform.y2, transform.z2)
-    return _add_blurs(pending, [(first, None), (second, transform.a)], transform.approx)
+    return _blurs(pending, transform.approx, (first, None), (second, transform.a))
 
 
-@adds_steps(array.GaussianSharpen, dictionary.GaussianSharpend, "converter")
-def _sharpen(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
+@changes(mt.GaussianSharpen, "converter", dtypes=None)
+def _sharpen(transform: Any, pending: PendingTensor) -> Steps:
     first, second = (_per_axis(sigma, pending) for sigma in (transform.sigma1, transform.sigma2))
-    return _add_blurs(pending, [(first, None), (second, transform.alpha)], transform.approx)
+    return _blurs(pending, transform.approx, (first, None), (second, transform.alpha))
 
 
-def _add_blurs(
-    pending: PendingTensor, blurs: Sequence[tuple[Sequence[float], float | None]], approx: str
-) -> PendingTensor:
+def _blurs(pending: PendingTensor, approx: str, *blurs: tuple[Sequence[float], float | None]) -> list[Blur]:
+    """A step for the sigmas of each blur, with the share by which it sharpens."""
+    found = []
     for sigmas, alpha in blurs:
         along = [gaussian_weights(float(sigma), approx) for sigma in sigmas[: pending.num_spatial]]
         x, y, z = (*along, _NO_BLUR)[:3]
-        pending.add(Blur(weights=(x, y, z), alpha=None if alpha is None else float(alpha)))
-    return pending
+        found.append(Blur(weights=(x, y, z), alpha=None if alpha is None else float(alpha)))
+    return found
 
 
 def _per_axis(sigma: Any, pending: PendingTensor) -> Sequence[float]:
@@ -88,16 +88,13 @@ def gaussian_weights(sigma: float, approx: str) -> Floats:
     return weights
 
 
-@adds_steps(array.RandBiasField, dictionary.RandBiasFieldd, "rand_bias_field", draw=of_shape, why_not=why_not_float32)
-def _shade(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
-    if not gives_float32(transform, pending):
-        return as_monai(transform, pending)
+@changes(mt.RandBiasField, "rand_bias_field", dtypes=REAL, draw=of_shape)
+def _shade(transform: Any, pending: PendingTensor) -> Steps:
     degrees = transform.degree + 1
     coefficients = np.zeros((degrees,) * pending.num_spatial, np.float32)
     positions = _planes(degrees) if pending.num_spatial == 2 else _triples(degrees)
     coefficients[tuple(np.array(positions).T)] = transform._coeff
-    pending.add(Bias(coefficients=coefficients.reshape(degrees, degrees, -1)))
-    return pending
+    return Bias(coefficients=coefficients.reshape(degrees, degrees, -1))
 
 
 @functools.cache
@@ -112,17 +109,11 @@ def _planes(degrees: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(degrees) for j in range(i + 1)]
 
 
-@adds_steps(array.RandGibbsNoise, dictionary.RandGibbsNoised, "rand_gibbs_noise", draw=blindly)
-def _rand_low_pass(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
-    return _low_pass(array.GibbsNoise(transform.sampled_alpha), pending, params)
-
-
-@adds_steps(array.GibbsNoise, dictionary.GibbsNoised, "transform")
-def _low_pass(transform: Any, pending: PendingTensor, params: Any) -> PendingTensor:
-    if pending.dtype not in _TO_FLOAT32:
-        return as_monai(transform, pending)
-    pending.add(LowPass(radius=float((1 - transform.alpha) * max(pending.spatial_shape) * np.sqrt(2) / 2.0)))
-    return pending
+@changes(mt.RandGibbsNoise, "rand_gibbs_noise", dtypes=_TO_FLOAT32, draw=blindly)
+@changes(mt.GibbsNoise, "transform", dtypes=_TO_FLOAT32)
+def _low_pass(transform: Any, pending: PendingTensor) -> Steps:
+    alpha = transform.sampled_alpha if isinstance(transform, mt.RandGibbsNoise) else transform.alpha
+    return LowPass(radius=float((1 - alpha) * max(pending.spatial_shape) * np.sqrt(2) / 2.0))
 
 
 def _draw_spikes(transform: Any, pending: PendingTensor) -> tuple[Spike, ...] | None:
@@ -136,7 +127,7 @@ def _draw_spikes(transform: Any, pending: PendingTensor) -> tuple[Spike, ...] | 
     num_channels = pending.shape[0]
     if has_rows and len(ranges) != num_channels:
         raise RuntimeError(f"intensity_range has {len(ranges)} pairs (low, high) for {num_channels} channels")
-    super(array.RandKSpaceSpikeNoise, transform).randomize(None)
+    super(mt.RandKSpaceSpikeNoise, transform).randomize(None)
     if not transform._do_transform:
         return None
     shape, draw = pending.spatial_shape, transform.R
@@ -163,7 +154,7 @@ def _draw_spikes(transform: Any, pending: PendingTensor) -> tuple[Spike, ...] | 
     )
 
 
-@adds_steps(array.RandKSpaceSpikeNoise, dictionary.RandKSpaceSpikeNoised, "rand_noise", draw=_draw_spikes, draws="each")
+@adds_steps(mt.RandKSpaceSpikeNoise, "rand_noise", draw=_draw_spikes, draws="each")
 def _set_spikes(transform: Any, pending: PendingTensor, spikes: tuple[Spike, ...]) -> PendingTensor:
     if pending.dtype == torch.float32:
         pending.add(Spikes(spikes=spikes))
@@ -175,22 +166,20 @@ def _set_spikes(transform: Any, pending: PendingTensor, spikes: tuple[Spike, ...
         ranges = [(float(low), float(high)) for low, high in transform._set_default_range(finish(pending))]
         magnitudes = [low + (high - low) * spike.share for spike, (low, high) in zip(spikes, ranges, strict=True)]
     positions = [(spike.channel, *spike.place[:num_spatial]) for spike in spikes]
-    setter = array.KSpaceSpikeNoise(positions, magnitudes)
-    return as_monai(setter, pending)
+    return as_monai(mt.KSpaceSpikeNoise(positions, magnitudes), pending)
 
 
-@adds_steps(array.RandCoarseShuffle, dictionary.RandCoarseShuffled, "shuffle", draw=of_shape)
-def _shuffle(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
-    """RandCoarseShuffle: the orders are drawn here, image by image, as MONAI does."""
-    if pending.dtype != torch.float32:
-        return as_monai(transform, pending)
+@changes(mt.RandCoarseShuffle, "shuffle", draw=of_shape)
+def _shuffle(transform: Any, pending: PendingTensor) -> Steps:
+    """The orders are drawn here, image by image, as MONAI does."""
+    steps = []
     for _, *box in transform.hole_coords:
         starts, lengths = zip(*((part.start, part.stop - part.start) for part in box), strict=True)
         orders = np.tile(np.arange(int(np.prod(lengths))), (pending.shape[0], 1))
         for order in orders:
             transform.R.shuffle(order)
-        pending.add(Shuffle(start=(*starts, 0)[:3], shape=(*lengths, 1)[:3], orders=orders))
-    return pending
+        steps.append(Shuffle(start=(*starts, 0)[:3], shape=(*lengths, 1)[:3], orders=orders))
+    return steps
 
 
 def _why_not_fill(transform: Any, inner: Any) -> str:
@@ -201,13 +190,12 @@ def _why_not_fill(transform: Any, inner: Any) -> str:
     return f"fill_value={value!r} is neither a number nor a finite range"
 
 
-@adds_steps(array.RandCoarseDropout, dictionary.RandCoarseDropoutd, "dropper", draw=of_shape, why_not=_why_not_fill)
-def _drop_out(dropper: Any, pending: PendingTensor, params: None) -> PendingTensor:
+@changes(mt.RandCoarseDropout, "dropper", draw=of_shape, why_not=_why_not_fill)
+def _drop_out(dropper: Any, pending: PendingTensor) -> Steps:
     """Boxes filled with a number, or with noise of a range, drawn here from `dropper.R`; or all but the boxes."""
     boxes = _boxes(dropper.hole_coords, pending.spatial_shape)
-    if pending.dtype != torch.float32 or not len(boxes):
-        # By MONAI's own arithmetic, in the type of the voxels; on a copy, because it writes into its argument.
-        return as_monai(dropper, pending)
+    if not len(boxes):
+        return None
     low, high, noise = dropper.fill_value, None, None
     if low is None or isinstance(low, tuple | list):
         low, high = (None, None) if low is None else low
@@ -218,8 +206,7 @@ def _drop_out(dropper: Any, pending: PendingTensor, params: None) -> PendingTens
             num = int(np.prod(pending.shape))
         # `R.uniform(low, high)` takes the same numbers from 0 to 1 and spreads them.
         noise = dropper.R.random_sample(num)
-    pending.add(Fill(boxes=boxes, is_outside=not dropper.dropout_holes, low=low, high=high, noise=noise))
-    return pending
+    return Fill(boxes=boxes, is_outside=not dropper.dropout_holes, low=low, high=high, noise=noise)
 
 
 def _boxes(holes: list[tuple[slice, ...]], shape: tuple[int, ...]) -> npt.NDArray[np.int64]:

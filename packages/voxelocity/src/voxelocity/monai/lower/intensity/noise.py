@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from monai.transforms.intensity import array, dictionary
-from monai.transforms.transform import RandomizableTransform
+from monai import transforms as mt
 from monai.utils.misc import ensure_tuple_rep
 
 from voxelocity.data.augment.noise import standard_normal
 from voxelocity.monai.lower.intensity.float32 import (
-    add_linear,
     as_monai,
     cast_idle,
     gives_float32,
+    linear,
     why_not_float32,
 )
 from voxelocity.monai.lower.lowering import EXACT_NOISE, adds_steps, seeing
@@ -46,7 +45,7 @@ def _draw_seed(transform: Any) -> int:
 
 
 def _draw_whether(transform: Any, pending: PendingTensor) -> None:
-    RandomizableTransform.randomize(transform, None)
+    mt.RandomizableTransform.randomize(transform, None)
 
 
 def _draw_gaussian(transform: Any, pending: PendingTensor) -> _Seeded | None:
@@ -57,9 +56,7 @@ def _draw_gaussian(transform: Any, pending: PendingTensor) -> _Seeded | None:
     return _Seeded(seed=_draw_seed(transform), std=std, shape=pending.shape)
 
 
-_of_gaussian = functools.partial(
-    adds_steps, array.RandGaussianNoise, dictionary.RandGaussianNoised, "rand_gaussian_noise", why_not=why_not_float32
-)
+_of_gaussian = functools.partial(adds_steps, mt.RandGaussianNoise, "rand_gaussian_noise", why_not=why_not_float32)
 
 
 @_of_gaussian(draw=seeing, table=EXACT_NOISE)
@@ -80,13 +77,14 @@ def _add_gaussian(transform: Any, pending: PendingTensor, params: _Seeded) -> Pe
         transform.noise = transform.mean + params.std * np.stack(rows).reshape(params.shape)
         return as_monai(transform, pending)
     pending.add(Noise(field=params.seed, std=params.std, is_shared=num_channels == 1))
-    return pending if transform.mean == 0 else add_linear(pending, shift=transform.mean)
+    if transform.mean != 0:
+        pending.add(linear(pending, shift=transform.mean))
+    return pending
 
 
 _of_rician = functools.partial(
     adds_steps,
-    array.RandRicianNoise,
-    dictionary.RandRicianNoised,
+    mt.RandRicianNoise,
     "rand_rician_noise",
     draw=_draw_whether,
     draws="each",

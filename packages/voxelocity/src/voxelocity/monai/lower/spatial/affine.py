@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from monai.transforms.spatial.array import Affine, RandAffine, RandRotate, Rotate
-from monai.transforms.spatial.dictionary import Affined, RandAffined, RandRotated, Rotated
+from monai import transforms as mt
 from monai.transforms.utils import create_rotate
 from monai.utils import ensure_tuple_rep, fall_back_tuple
 
-from voxelocity.monai.lower.lowering import adds_steps, first_reason, lowers, why_not_lazy
+from voxelocity.monai.lower.lowering import adds_steps, blindly, first_reason, lowers, why_not_lazy
 from voxelocity.monai.lower.pending import PendingTensor, to_pending
 from voxelocity.monai.lower.spatial.sampling import (
     about_centers,
@@ -48,7 +48,7 @@ def _why_not_rand_affine(transform: Any, inner: Any) -> str:
     )
 
 
-@lowers(RandAffine, why_not=_why_not_rand_affine)
+@lowers(mt.RandAffine, why_not=_why_not_rand_affine)
 def _rand_affine(transform: Any, value: Any) -> PendingTensor:
     """If it does nothing, MONAI still moves the affine by the matrix that was drawn last."""
     transform.randomize()
@@ -67,7 +67,7 @@ def _rand_affine(transform: Any, value: Any) -> PendingTensor:
     return add_warp(pending, positions, shape, transform.mode, transform.padding_mode, to_source)
 
 
-@lowers(RandAffined, inner="rand_affine", why_not=_why_not_rand_affine)
+@lowers(mt.RandAffined, inner="rand_affine", why_not=_why_not_rand_affine)
 def _rand_affine_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
     """One matrix for all keys, though MONAI draws and drops another one for each."""
     made = dict(data)
@@ -113,7 +113,7 @@ def _why_not_affine(transform: Any, inner: Any) -> str:
     )
 
 
-@adds_steps(Affine, Affined, "affine", per_key=_MODES, why_not=_why_not_affine)
+@adds_steps(mt.Affine, "affine", per_key=_MODES, why_not=_why_not_affine)
 def _affine(
     transform: Any, pending: PendingTensor, known: dict[_Shape, SamplingGrid], mode: Any, padding_mode: Any
 ) -> PendingTensor:
@@ -149,45 +149,20 @@ def _why_not_rotation(transform: Any, inner: Any) -> str:
     )
 
 
-@adds_steps(
-    Rotate, Rotated, "rotator", per_key=_ROTATION_MODES, why_not=_why_not_rotation, why_not_on=rotation_why_not_on
+_of_rotation = functools.partial(
+    adds_steps, per_key=_ROTATION_MODES, why_not=_why_not_rotation, why_not_on=rotation_why_not_on
 )
+
+
+@_of_rotation(mt.Rotate, "rotator")
 def _rotate(transform: Any, pending: PendingTensor, known: _Turned, *modes: Any) -> PendingTensor:
     return _add_rotation(pending, transform.angle, transform.keep_size, modes, known, transform.rotate_order)
 
 
-def _draw_angles(transform: Any, pending: PendingTensor | None) -> _Turned:
-    transform.randomize()
-    return {}
-
-
-@adds_steps(
-    RandRotate,
-    draw=_draw_angles,
-    idle=to_float32,
-    per_key=_ROTATION_MODES,
-    why_not=_why_not_rotation,
-    why_not_on=rotation_why_not_on,
-)
+@_of_rotation(mt.RandRotate, "rand_rotate", draw=blindly, draws="always", idle=to_float32, idle_of_key=to_float32)
 def _rand_rotate(transform: Any, pending: PendingTensor, known: _Turned, *modes: Any) -> PendingTensor:
     angles = transform.x if pending.num_spatial == 2 else (transform.x, transform.y, transform.z)
     return _add_rotation(pending, angles, transform.keep_size, modes, known)
-
-
-@lowers(RandRotated, inner="rand_rotate", why_not=_why_not_rotation, why_not_on=rotation_why_not_on)
-def _rand_rotate_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
-    """MONAI draws the angles even if it does nothing with them."""
-    made = dict(data)
-    transform.randomize(None)
-    known = _draw_angles(transform.rand_rotate, None)
-    modes = (getattr(transform, name) for name in _ROTATION_MODES)
-    for key, *of_key in transform.key_iterator(made, *modes):
-        pending = to_pending(made[key])
-        if transform._do_transform:
-            made[key] = _rand_rotate(transform.rand_rotate, pending, known, *of_key)
-        else:
-            made[key] = to_float32(transform, pending)
-    return made
 
 
 def _add_rotation(

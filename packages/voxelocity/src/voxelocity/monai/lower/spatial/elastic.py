@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from monai import transforms as mt
 from monai.networks.layers.convutils import gaussian_1d
-from monai.transforms.croppad.array import CenterSpatialCrop
-from monai.transforms.spatial.array import Rand2DElastic, Rand3DElastic
-from monai.transforms.spatial.dictionary import Rand2DElasticd, Rand3DElasticd
 from monai.utils import ensure_tuple_rep, fall_back_tuple
 
 from voxelocity.monai.lower.lowering import first_reason, lowers
@@ -95,7 +93,7 @@ def _positions_2d(transform: Any, shape: tuple[int, ...], before: Sequence[int],
     finer = torch.nn.functional.interpolate(
         grid[None], scale_factor=spacing, mode="bicubic", align_corners=False, recompute_scale_factor=True
     )
-    found = torch.as_tensor(CenterSpatialCrop(roi_size=shape)(finer[0])).as_subclass(torch.Tensor).numpy()
+    found = torch.as_tensor(mt.CenterSpatialCrop(roi_size=shape)(finer[0])).as_subclass(torch.Tensor).numpy()
     shifts = np.zeros((3, *shape, 1), np.float32)
     shifts[:2, :, :, 0] = found[:2]
     plain = centered_positions(np.eye(3), shape, before, shifts=shifts)
@@ -104,8 +102,8 @@ def _positions_2d(transform: Any, shape: tuple[int, ...], before: Sequence[int],
 
 
 for _array, _dictionary, _inner, _positions_of in (
-    (Rand2DElastic, Rand2DElasticd, "rand_2d_elastic", _positions_2d),
-    (Rand3DElastic, Rand3DElasticd, "rand_3d_elastic", _positions_3d),
+    (mt.Rand2DElastic, mt.Rand2DElasticd, "rand_2d_elastic", _positions_2d),
+    (mt.Rand3DElastic, mt.Rand3DElasticd, "rand_3d_elastic", _positions_3d),
 ):
     lowers(_array, why_not=_why_not, why_not_on=_why_not_on)(
         functools.partial(_add_elastic, positions_of=_positions_of)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from monai.transforms.spatial.array import RandSimulateLowResolution, RandZoom, Zoom
-from monai.transforms.spatial.array import Resize as MonaiResize
-from monai.transforms.spatial.dictionary import RandSimulateLowResolutiond, RandZoomd, Resized, Zoomd
+from monai import transforms as mt
 from monai.transforms.utils import scale_affine
 from monai.utils import ensure_tuple, ensure_tuple_rep, fall_back_tuple
 
-from voxelocity.monai.lower.lowering import adds_steps, blindly, first_reason, lowers, seeing, why_not_lazy
-from voxelocity.monai.lower.pending import PendingTensor, to_pending
+from voxelocity.monai.lower.lowering import adds_steps, blindly, first_reason, seeing, why_not_lazy
+from voxelocity.monai.lower.pending import PendingTensor
 from voxelocity.monai.lower.spatial.sampling import (
     Matrix,
     device_why_not,
@@ -32,7 +30,6 @@ from voxelocity.monai.steps import AxisWeights, Resize
 _LINEAR = ("linear", "bilinear", "trilinear")
 _MODES = (*_LINEAR, "nearest", "nearest-exact", "area")
 _PADDINGS = ("constant", "edge", "replicate", "reflect")
-_ZOOM_MODES = ("mode", "padding_mode", "align_corners")
 
 
 def _modes_why_not(modes: Any, align_corners: Any) -> str:
@@ -58,30 +55,19 @@ def _zoom_why_not(transform: Any, inner: Any) -> str:
     )
 
 
-@adds_steps(Zoom, Zoomd, "zoomer", per_key=_ZOOM_MODES, why_not=_zoom_why_not)
+_of_zoom = functools.partial(adds_steps, per_key=("mode", "padding_mode", "align_corners"), why_not=_zoom_why_not)
+
+
+@_of_zoom(mt.Zoom, "zoomer")
 def _zoom(transform: Any, pending: PendingTensor, params: Any, *modes: Any) -> PendingTensor:
     return _add_zoom(pending, transform.zoom, transform.keep_size, *modes)
 
 
-@adds_steps(RandZoom, draw=seeing, idle=to_float32, per_key=_ZOOM_MODES, why_not=_zoom_why_not)
+@_of_zoom(
+    mt.RandZoom, "rand_zoom", draw=seeing, draws="always", needs_key=True, idle=to_float32, idle_of_key=to_float32
+)
 def _rand_zoom(transform: Any, pending: PendingTensor, params: None, *modes: Any) -> PendingTensor:
     return _add_zoom(pending, transform._zoom, transform.keep_size, *modes)
-
-
-@lowers(RandZoomd, inner="rand_zoom", why_not=_zoom_why_not)
-def _rand_zoom_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
-    """MONAI draws the factors even if it does nothing with them."""
-    made, inner = dict(data), transform.rand_zoom
-    first_key = transform.first_key(made)
-    if first_key == ():
-        return made
-    transform.randomize(None)
-    inner.randomize(PendingTensor.of(made[first_key]))
-    modes = (getattr(transform, name) for name in _ZOOM_MODES)
-    for key, *of_key in transform.key_iterator(made, *modes):
-        pending = to_pending(made[key])
-        made[key] = _rand_zoom(inner, pending, None, *of_key) if transform._do_transform else to_float32(inner, pending)
-    return made
 
 
 def _add_zoom(
@@ -118,7 +104,7 @@ def _resize_why_not(transform: Any, inner: Any) -> str:
     )
 
 
-@adds_steps(MonaiResize, Resized, "resizer", per_key=("mode", "align_corners"), why_not=_resize_why_not)
+@adds_steps(mt.Resize, "resizer", per_key=("mode", "align_corners"), why_not=_resize_why_not)
 def _resize(transform: Any, pending: PendingTensor, params: Any, mode: Any, align_corners: Any) -> PendingTensor:
     before = pending.spatial_shape
     if transform.size_mode == "all":
@@ -146,7 +132,16 @@ def _low_resolution_why_not(transform: Any, inner: Any) -> str:
     )
 
 
-@adds_steps(RandSimulateLowResolution, draw=blindly, why_not=_low_resolution_why_not)
+# Each key has another resolution; if it does nothing, MONAI converts in the dictionary form alone.
+@adds_steps(
+    mt.RandSimulateLowResolution,
+    "sim_lowres_tfm",
+    draw=blindly,
+    draws="each",
+    needs_key=True,
+    idle_of_key=to_float32,
+    why_not=_low_resolution_why_not,
+)
 def _coarsen(transform: Any, pending: PendingTensor, params: None) -> PendingTensor:
     tables = []
     for side in pending.spatial_shape:
@@ -156,23 +151,6 @@ def _coarsen(transform: Any, pending: PendingTensor, params: None) -> PendingTen
         tables.append(up.after(down))
     _add(pending, tables, np.eye(4), updates_affine=False)
     return pending
-
-
-@lowers(RandSimulateLowResolutiond, inner="sim_lowres_tfm", why_not=_low_resolution_why_not)
-def _coarsen_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
-    """Each key has another resolution; if it does nothing, MONAI converts here, and not in the array form."""
-    made, inner = dict(data), transform.sim_lowres_tfm
-    if transform.first_key(made) == ():
-        return made
-    transform.randomize(None)
-    for key in transform.key_iterator(made):
-        pending = to_pending(made[key])
-        if transform._do_transform:
-            inner.randomize(None)
-            made[key] = _coarsen(inner, pending, None)
-        else:
-            made[key] = to_float32(inner, pending)
-    return made
 
 
 def _add(pending: PendingTensor, tables: Sequence[AxisWeights], matrix: Matrix, *, updates_affine: bool = True) -> None:

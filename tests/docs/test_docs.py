@@ -114,6 +114,9 @@ def test_documents_that_the_code_names_exist():
 
 
 def test_the_tables_are_what_the_result_files_say():
+    shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True)
+    if shallow.stdout.strip() == "true":
+        pytest.skip("a shallow clone lacks the commits of the records: git fetch --unshallow")
     script = ROOT / "packages" / "voxelocity-lab" / "benchmarks" / "tables.py"
     done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ from voxelocity.core.volume import VolumeRef
 from voxelocity.infer import CaseDivision, held_out_cases
 from voxelocity.infer.division import case_bytes
 from voxelocity.infer.models.ensemble import _division
-from voxelocity_lab.recipes.segmentation import unseen_cases
+from voxelocity_lab.recipes.segmentation import find_unseen_cases
 from voxelocity_observe.core.errors import InputError
 
 
@@ -92,7 +92,7 @@ def test_a_recipe_predicts_what_its_model_has_not_seen(known, ids, words, refs, 
     cases = Cases(name="d", root=tmp_path, layout="csv", channels=("MR",), labels={}, refs=tuple(refs.values()))
     if isinstance(ids, str):
         with pytest.raises(InputError, match=ids):
-            unseen_cases(call, cases)
+            find_unseen_cases(call, cases)
         return
-    assert [ref.case_id for ref in unseen_cases(call, cases)] == ids
+    assert [ref.case_id for ref in find_unseen_cases(call, cases)] == ids
     assert words in said.getvalue()

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import voxelocity
 from voxelocity.core.cases import Cases
 from voxelocity.core.config import AUTO
 from voxelocity.core.records import PREDICTIONS_PAGE
+from voxelocity.core.requests.train import TrainRequest
 from voxelocity.core.volume import VolumeRef
 from voxelocity.infer import SPEC_NAME, CaseDivision, held_out_cases, predict_files
 from voxelocity.infer.models.spec import read_object, read_spec
 from voxelocity.report import factor_table
+from voxelocity.training import RunContext, run_training
 from voxelocity.training.run_folder import RunFolder
 from voxelocity_lab.bench.race.rounds import run_rounds
 from voxelocity_lab.bench.race.sides import plan_race
@@ -37,9 +38,8 @@ def train_on(call: Call, cases: Cases, keys: Mapping[str, Any]) -> None:
     if call.resume and RunFolder(call.out).is_finished():
         call.console.print(f"the training in {call.out} is finished", highlight=False, soft_wrap=True)
         return
-    voxelocity.train(
-        cases,
-        call.out,
+    request = TrainRequest(
+        out=call.out,
         time_budget_s=call.time_budget_s or AUTO,
         seed=AUTO if call.resume else call.seed,
         device=call.device_choice,
@@ -47,10 +47,9 @@ def train_on(call: Call, cases: Cases, keys: Mapping[str, Any]) -> None:
         overrides=call.overrides if call.resume else {**keys, **call.overrides},
         resume=call.resume,
         overwrite=call.overwrite,
-        console=call.console,
-        sinks=call.sinks,
-        spent_s=call.spent_s,
     )
+    # Not `voxelocity.train`: its errors name keywords, and this is a command.
+    run_training(cases, request, RunContext(console=call.console, sinks=call.sinks, spent_s=call.spent_s))
 
 
 def check_trained(out: Path) -> None:

@@ -137,8 +137,9 @@ class Watch:
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.inside:
             return
-        if event in ("os.system", "os.exec", "os.posix_spawn", "os.spawn") or (
-            event == "subprocess.Popen" and arguments[0] != sys.executable
+        # From Python 3.13 on, subprocess starts its programs by posix_spawn where it can.
+        if event in ("os.system", "os.exec", "os.spawn") or (
+            event in ("subprocess.Popen", "os.posix_spawn") and arguments[0] != sys.executable
         ):
             self.found.append(("executed", f"{event} {arguments[:2]}"))
         elif event in ("socket.connect", "socket.getaddrinfo", "urllib.Request"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -73,7 +74,7 @@ def steps_of(parts: Mapping[str, float], *, count: int, num_images: int = 4, sta
         own = {name: seconds * wobble for name, seconds in parts.items()}
         if phase == "resident":
             own["wait"] = 0.0
-        seconds = sum(own.values())
+        seconds = math.fsum(own.values())
         steps.append(
             Step(start_s=now_s, seconds=seconds, parts=own, host_parts=own, num_images=num_images, phase=phase)
         )
@@ -88,7 +89,7 @@ def split_of(steps: Sequence[Step], passes: Sequence[Pass] = ()) -> list[TimeSha
     for kind in ("validation", "saving", "epoch start"):
         seconds[kind] = sum(interval.seconds for interval in passes if interval.kind == kind)
     seconds["other"] = sum(step.parts.get("other", 0.0) for step in counted)
-    whole_s = sum(seconds.values())
+    whole_s = math.fsum(seconds.values())
     return [TimeShare(name=name, seconds=s, share=s / whole_s) for name, s in seconds.items() if s > 0.0]
 
 

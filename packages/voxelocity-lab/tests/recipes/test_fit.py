@@ -9,7 +9,6 @@ import sys
 import pytest
 import torch
 
-import voxelocity
 import voxelocity_lab.recipes.fit as recipe_fit
 from shared.recipe_call import call_of
 from voxelocity.core.batch import Batch
@@ -230,10 +229,10 @@ def test_recipes_of_segmentation_train_as_the_command_train_does(name, tmp_path,
     recipe = importlib.import_module(f"voxelocity_lab.recipes.{name}.recipe")
     cases, sink, trained = object(), object(), []
     monkeypatch.setattr(recipe, {"brain": "_cases", "spleen": "_spleens"}[name], lambda given: cases)
-    monkeypatch.setattr(voxelocity, "train", lambda *given, **options: trained.append((given, options)))
+    monkeypatch.setattr("voxelocity_lab.recipes.segmentation.run_training", lambda *given: trained.append(given))
     recipe.train(call_of(tmp_path, tmp_path / "run", sinks=[sink], overrides={"backend.tf32": False}))
-    ((given, options),) = trained
-    assert given == (cases, tmp_path / "run")
-    assert options["sinks"] == [sink]
-    assert options["overrides"] == {**recipe.KEYS, "backend.tf32": False}
+    ((given, request, context),) = trained
+    assert (given, request.out) == (cases, tmp_path / "run")
+    assert context.sinks == [sink]
+    assert request.overrides == {**recipe.KEYS, "backend.tf32": False}
     assert not any(key.startswith("backend.") for key in recipe.KEYS)

@@ -17,7 +17,8 @@ from voxelocity_observe.core.environment import _commit, _gpu_name, checkout_pro
 def test_environment_holds_the_versions_in_use_and_is_plain_data():
     found = environment()
     assert found["python"] == platform.python_version()
-    assert found["torch"] == torch.__version__
+    # What was installed may leave out which build it is.
+    assert found["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     assert found["numpy"] == numpy.__version__
     assert found["voxelocity"][0].isdigit()
     assert found["num_cpus"] >= 1

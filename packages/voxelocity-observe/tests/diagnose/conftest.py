@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -36,7 +37,7 @@ CLEAN_PARTS = {"wait": 0.0005, "forward": 0.0405, "backward": 0.055, "optimizer"
 def steps_of(parts: Mapping[str, float], *, count: int = NUM_STEPS, start_s: float = 5.0) -> list[Step]:
     """Equal steps, one behind the other, of these parts."""
     whole = {name: parts.get(name, 0.0) for name in PARTS}
-    seconds = sum(whole.values())
+    seconds = math.fsum(whole.values())
     return [
         Step(start_s=start_s + index * seconds, seconds=seconds, parts=whole, host_parts=whole, num_images=2)
         for index in range(count)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 
 import pytest
@@ -30,7 +31,7 @@ def changed():
     def make(diagnosis, *, findings, wait=1.0, num_workers=0, num_images=4, **environment):
         def shorter(step):
             parts = {**step.parts, "wait": step.parts["wait"] * wait}
-            return dataclasses.replace(step, parts=parts, seconds=sum(parts.values()), num_images=num_images)
+            return dataclasses.replace(step, parts=parts, seconds=math.fsum(parts.values()), num_images=num_images)
 
         loaders = [dataclasses.replace(loader, num_workers=num_workers) for loader in diagnosis.facts.loaders]
         facts = dataclasses.replace(

@@ -171,9 +171,9 @@ def test_what_a_random_transform_draws_is_no_content(transform):
 def test_what_cannot_be_read_is_a_doubt_in_words(tmp_path):
     with open(tmp_path / "table.txt", "w") as file:
         found = fingerprint(Compose([Own(), Lambda(file.write)]))
-    assert found.doubts == (
-        "transform 1 (Lambda).func: a TextIOWrapper has no content that could be read (cannot pickle "
-        "'_io.TextIOWrapper' object)",
+    (doubt,) = found.doubts
+    assert doubt.startswith(
+        "transform 1 (Lambda).func: a TextIOWrapper has no content that could be read (cannot pickle"
     )
     state = fingerprint(Own(np.random.RandomState(0)))
     assert state.doubts == (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from math import fsum  # the built-in sum rounds otherwise from Python 3.12 on
 
 from voxelocity_observe.core.time_parts import OTHER, TimeShare, part_label
 from voxelocity_observe.diagnose.facts import PARTS, Facts, Pass, StackFacts, Step
@@ -42,17 +43,17 @@ def passes_of(facts: Facts, kind: str) -> Sequence[Pass]:
 
 def passes_s(facts: Facts, kind: str) -> float:
     """Seconds of the counted passes of one kind."""
-    return sum(interval.seconds for interval in passes_of(facts, kind))
+    return fsum(interval.seconds for interval in passes_of(facts, kind))
 
 
 def steps_s(facts: Facts) -> float:
     """Seconds of the counted steps."""
-    return sum(step.seconds for step in facts.counted)
+    return fsum(step.seconds for step in facts.counted)
 
 
 def part_s(facts: Facts, *parts: str) -> float:
     """Seconds of these parts in the counted steps."""
-    return sum(step.parts.get(part, 0.0) for step in facts.counted for part in parts)
+    return fsum(step.parts.get(part, 0.0) for step in facts.counted for part in parts)
 
 
 def between_s(facts: Facts) -> float:
@@ -63,14 +64,14 @@ def between_s(facts: Facts) -> float:
     if not facts.counted:
         return 0.0
     first, last = facts.counted[0], facts.counted[-1]
-    inside_s = sum(step.seconds for step in facts.steps if first.start_s <= step.start_s <= last.start_s)
-    inside_s += sum(interval.seconds for interval in counted_passes(facts) if interval.start_s < last.start_s)
+    inside_s = fsum(step.seconds for step in facts.steps if first.start_s <= step.start_s <= last.start_s)
+    inside_s += fsum(interval.seconds for interval in counted_passes(facts) if interval.start_s < last.start_s)
     return max(0.0, last.start_s + last.seconds - first.start_s - inside_s)
 
 
 def watched_s(facts: Facts) -> float:
     """Seconds of all that counts: steps, passes, and the time between them."""
-    return steps_s(facts) + sum(interval.seconds for interval in counted_passes(facts)) + between_s(facts)
+    return steps_s(facts) + fsum(interval.seconds for interval in counted_passes(facts)) + between_s(facts)
 
 
 def counted_images(facts: Facts) -> int | None:
@@ -154,7 +155,7 @@ def data_room_s(facts: Facts) -> float:
     if alone_s is not None and not makes_alone(facts):
         return max(0.0, steps_s(facts) - len(facts.counted) * alone_s)
     share = _loop_share(facts, unseen=1.0)
-    return sum(_data_s(step, share) for step in facts.counted)
+    return fsum(_data_s(step, share) for step in facts.counted)
 
 
 def makes_alone(facts: Facts) -> bool:

@@ -9,6 +9,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import fsum
 from typing import Any
 
 from voxelocity_observe.core.plain import plain_data
@@ -336,7 +337,7 @@ def _costs(facts: Facts, like: Facts) -> dict[str, float]:
     if not steps or not others:
         return {}
     keys = dict.fromkeys([*PARTS, *(key for step in steps for key in step.parts)])
-    sums = {part_label(key): sum(step.parts.get(key, 0.0) for step in steps) for key in keys}
+    sums = {part_label(key): fsum(step.parts.get(key, 0.0) for step in steps) for key in keys}
     costs = {name: seconds / len(steps) for name, seconds in sums.items() if seconds > 0.0}
     for kind in dict.fromkeys(interval.kind for interval in like.passes):
         there = [interval.seconds for interval in like.passes if interval.kind == kind]

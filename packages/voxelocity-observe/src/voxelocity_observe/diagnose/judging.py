@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import fsum
 
 from voxelocity_observe.core.command import signal_name, signal_number
 from voxelocity_observe.core.quantities import count_text, duration_text
@@ -248,7 +249,7 @@ def _no_cause(facts: Facts) -> str:
 
 def _time(facts: Facts) -> str:
     """What the shares are of: with hardly any validation, the watched time is the training time."""
-    between = sum(interval.seconds for interval in counted_passes(facts))
+    between = fsum(interval.seconds for interval in counted_passes(facts))
     return "the watched time" if between > _PASS_SHARE * watched_s(facts) else "the training time"
 
 
@@ -267,7 +268,7 @@ def _doubts(facts: Facts) -> str:
 
 def _stand_still(facts: Facts) -> str:
     """A step that computed for as long as many others, as if the program was stopped and resumed."""
-    longest_s = max((sum(step.parts.get(part, 0.0) for part in COMPUTING) for step in facts.counted), default=0.0)
+    longest_s = max((fsum(step.parts.get(part, 0.0) for part in COMPUTING) for step in facts.counted), default=0.0)
     if longest_s < max(_STAND_STILL * (step_s(facts) or 0.0), _STAND_STILL_SHARE * watched_s(facts)):
         return ""
     return (

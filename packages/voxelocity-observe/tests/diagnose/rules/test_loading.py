@@ -18,7 +18,7 @@ def two_cores(clean):
 def test_own_thread_is_found_and_saves_the_wait_where_cores_are_free(waiting, clean, make, find):
     facts = waiting(0.06, make.loader(num_workers=0), make.fetch(batch_s=0.06, worker=-1))
     (found,) = find("VX101", facts)
-    assert "the network spends 6.0 s of 16 s (37 %) waiting for data" in found.cause
+    assert "the network spends 6.0 s of 16 s (38 %) waiting for data" in found.cause
     assert found.saves_s == pytest.approx(6.0, rel=0.05)
     assert found.change == "DataLoader(..., num_workers=1, persistent_workers=True)"
     assert found.where == "train.py:40"

@@ -141,5 +141,6 @@ def test_help_in_python_lists_every_option_with_its_text():
     assert parameters["device"].default == "auto"
     assert {"console", "sinks", "start_from"} <= parameters.keys()
     assert not {"origin", "folds", "options"} & parameters.keys()
-    assert "        seed: Seed of weights, order, patches and augmentation." in voxelocity.train.__doc__
-    assert "    Raises:\n" in voxelocity.train.__doc__
+    text = inspect.getdoc(voxelocity.train)
+    assert "\n    seed: Seed of weights, order, patches and augmentation." in text
+    assert "\nRaises:\n" in text

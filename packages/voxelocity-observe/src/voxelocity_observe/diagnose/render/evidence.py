@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from math import fsum
 from typing import Any
 
 from voxelocity_observe.core.quantities import (
@@ -57,7 +58,7 @@ def _steps(facts: Facts) -> list[Table]:
         "90 % within": lambda item: " to ".join(
             duration_text(wording.quantile(item[1], share)) for share in (0.05, 0.95)
         ),
-        "Sum": lambda item: duration_text(sum(item[1])),
+        "Sum": lambda item: duration_text(fsum(item[1])),
     }
     seen = [item for item in by_phase.items() if item[1]]
     tables = [record_table("Time of a step", seen, cells)] if seen else []
@@ -94,7 +95,7 @@ def _passes(facts: Facts) -> list[Table]:
         "Kind": lambda passes: passes[0].kind,
         "Where": lambda passes: passes[0].where,
         "Times": lambda passes: f"{len(passes):,}",
-        "Sum": lambda passes: duration_text(sum(interval.seconds for interval in passes)),
+        "Sum": lambda passes: duration_text(fsum(interval.seconds for interval in passes)),
         "Longest": lambda passes: duration_text(max(interval.seconds for interval in passes)),
         "Forward passes": lambda passes: f"{sum(p.num_forwards for p in passes):,}".removeprefix("0"),
         "Most frequent shape": lambda passes: " × ".join(

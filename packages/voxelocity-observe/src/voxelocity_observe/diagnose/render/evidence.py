@@ -26,8 +26,6 @@ from voxelocity_observe.document.settings import in_words, machine_table
 
 _SHAPES = ("input_shapes", "channels")
 _MAX_FILES, _MAX_FETCHES, _MAX_ROWS = 10, 16, 20
-
-
 _Maker = Callable[[Facts], list[Table]]
 _SECTIONS: list[tuple[str, str, str, _Maker]] = []
 

@@ -28,19 +28,7 @@ def sample_one_by_one(
     spacing_mm: Spacing | Sequence[Spacing] | None = None,
     swapped_classes: Sequence[int] = (),
 ) -> AugmentParams:
-    """As `data.augment.sample`, with a generator of NumPy's for each draw.
-
-    Args:
-        draws: one per sample of the batch.
-        seed: of the run.
-        num_channels: c.
-        patch_shape: (x, y, z) of the patches, which an elastic deformation spans.
-        config: how often and how strong; if it is not enabled, the result changes nothing.
-        spacing_mm: along (x, y, z), of all patches or of each draw. Rotations are then rigid in millimeters; without
-            it voxels count as cubes.
-        swapped_classes: for each class index, its replacement if a patch is flipped across the volume's x axis, from
-            left to right (`core.laterality.swapped_classes`); empty for none.
-    """
+    """As `data.augment.sample`, whose arguments it takes, with a generator of NumPy's for each draw."""
     if not config.enabled:
         return AugmentParams.identity(len(draws), num_channels)
     patches = Patches(config=config, num_channels=num_channels, shape=patch_shape)

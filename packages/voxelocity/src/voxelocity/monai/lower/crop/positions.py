@@ -166,7 +166,7 @@ def _of_numbers(label_xyz: npt.NDArray[Any], num_classes: int, is_valid: Any) ->
             numbers = planes[plane].astype(np.int64)
         is_class = (numbers >= 0) & (numbers < num_classes) & (numbers == planes[plane])
         is_class = is_class if valid is None else is_class & valid[plane]
-        # What is no class is counted in front of the first.
+        # Values that belong to no class are counted before the first class.
         return np.bincount((numbers + 1) * is_class, minlength=num_classes + 1)[1:]
 
     def find(number: int, plane: int, rank: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import sysconfig
 from pathlib import Path
@@ -22,8 +21,6 @@ class LoopsHook(BuildHookInterface[Any]):
         try:
             library = building["build"]()
         except building["BuildError"] as error:
-            if os.environ.get("VOXELOCITY_REQUIRE_LOOPS") == "1":
-                raise
             self.app.display_warning(
                 f"installed without its compiled loops, so augmentation on a CPU takes many times as long: {error}"
             )

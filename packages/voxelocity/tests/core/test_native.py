@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from voxelocity.core import build_loops, native
-from voxelocity.core.native import Loop, interpolate, rows_of, writable_rows
+from voxelocity.core.native import NativeLoop, interpolate, rows_of, writable_rows
 from voxelocity.data.augment import native_loops, params
 from voxelocity.data.prepare import native_resample, native_restore
 from voxelocity.data.prepare.interpolate import neighbors
 
 _MODULES = (native, native_loops, native_resample, native_restore)
-LOOPS = {loop.name: loop for module in _MODULES for loop in vars(module).values() if isinstance(loop, Loop)}
+LOOPS = {loop.name: loop for module in _MODULES for loop in vars(module).values() if isinstance(loop, NativeLoop)}
 _C_TYPES = {"int": "int64_t", "seed": "uint64_t", "float": "float", "double": "double"}
 _C_DTYPES = {"float32": "float", "float64": "double", "stored": "STORED"}
 LIBRARY, why_not = build_loops.LIBRARY, build_loops.why_not

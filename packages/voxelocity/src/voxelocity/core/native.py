@@ -50,7 +50,7 @@ def levels() -> tuple[str, ...]:
     return _LEVELS[: _library().loops_level()]
 
 
-class Loop:
+class NativeLoop:
     """A function of the library.
 
     A call raises ValueError, and runs nothing, if an array is not of its dtype, in C order, and writable where the loop
@@ -164,7 +164,7 @@ Along = tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.integer[Any]], Array]
 """Of an axis of a new grid: the two voxels of the source around each place, and the float32 weight of the second."""
 
 ALONG = ("in int64", "in int64", "in float32") * 3
-_interpolate = Loop(
+_interpolate = NativeLoop(
     "interpolate",
     "in stored",
     "in int64",

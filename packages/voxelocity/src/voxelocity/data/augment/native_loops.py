@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from voxelocity.core.native import Loop, need_shapes
+from voxelocity.core.native import NativeLoop, need_shapes
 from voxelocity.core.volume import Array
 from voxelocity.data.augment.noise import PIECES
 from voxelocity.data.augment.params import Floats
@@ -25,20 +25,20 @@ STORED_DTYPES = ("int16", "uint8", "float32")
 _MOST_VOXELS = 2**31
 _F4, _OUT = "in float32", "out float32"
 
-_warp = Loop(
+_warp = NativeLoop(
     "warp", "in stored", "in uint8", "in int64", "in float64", "in float64", _F4, _F4, _F4, "in int32", _F4, _F4, _OUT,
     "out uint8", stored=STORED_DTYPES,
 )  # fmt: skip
-_crop = Loop("crop", "in stored", "in uint8", "in int64", _F4, _OUT, "out uint8", stored=STORED_DTYPES)
-_swap_classes = Loop("swap_classes", "out uint8", "int", "in uint8")
-_apply_bias = Loop("apply_bias", _OUT, "in int64", _F4, "in int64", _F4, _F4, _F4)
-_add_noise = Loop("add_noise", _OUT, "int", "in int32", "float", "seed", "int")
-_blur_mirrored = Loop("blur_mirrored", _F4, _OUT, "in int64", _F4, "int", "int")
-_scale_and_shift = Loop("scale_and_shift", _OUT, "int", "float", "float")
-_spread = Loop("spread", _OUT, "int", "float")
-_bend = Loop("bend", _OUT, "int", "float", "int", "int")
-_fill_boxes = Loop("fill_boxes", _OUT, "in int64", "in int64", "int", "in float64", "int", "double", "double")
-_change_color = Loop("change_color", _OUT, "int", _F4, _F4, _F4, "float", "float", "int")
+_crop = NativeLoop("crop", "in stored", "in uint8", "in int64", _F4, _OUT, "out uint8", stored=STORED_DTYPES)
+_swap_classes = NativeLoop("swap_classes", "out uint8", "int", "in uint8")
+_apply_bias = NativeLoop("apply_bias", _OUT, "in int64", _F4, "in int64", _F4, _F4, _F4)
+_add_noise = NativeLoop("add_noise", _OUT, "int", "in int32", "float", "seed", "int")
+_blur_mirrored = NativeLoop("blur_mirrored", _F4, _OUT, "in int64", _F4, "int", "int")
+_scale_and_shift = NativeLoop("scale_and_shift", _OUT, "int", "float", "float")
+_spread = NativeLoop("spread", _OUT, "int", "float")
+_bend = NativeLoop("bend", _OUT, "int", "float", "int", "int")
+_fill_boxes = NativeLoop("fill_boxes", _OUT, "in int64", "in int64", "int", "in float64", "int", "double", "double")
+_change_color = NativeLoop("change_color", _OUT, "int", _F4, _F4, _F4, "float", "float", "int")
 
 
 def _sizes(*numbers: Any) -> npt.NDArray[np.int64]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from voxelocity.core.native import ALONG, Loop, flat_along, interpolate, rows_of
+from voxelocity.core.native import ALONG, NativeLoop, flat_along, interpolate, rows_of
 from voxelocity.core.volume import Array
 from voxelocity.data.prepare.interpolate import Positions, neighbors
 
-_resample_label = Loop("resample_label", "in uint8", "in int64", *ALONG, "out uint8")
+_resample_label = NativeLoop("resample_label", "in uint8", "in int64", *ALONG, "out uint8")
 
 
 def interpolate_compiled(array: Array, positions: tuple[Positions, ...]) -> npt.NDArray[np.float32]:

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from voxelocity.core.native import ALONG, Loop, flat_along, need_shapes, rows_of, writable_rows
+from voxelocity.core.native import ALONG, NativeLoop, flat_along, need_shapes, rows_of, writable_rows
 from voxelocity.core.volume import Array
 from voxelocity.data.prepare.interpolate import Positions, neighbors
 
@@ -19,9 +19,9 @@ BLOCK = (8, 8, 32)
 _FLOAT32 = frozenset([np.dtype(np.float32)])
 _SCORES = ("in float32", "in int64")
 
-_largest_class = Loop("largest_class", *_SCORES, "out uint8", "in int64")
-_last_above = Loop("last_above", *_SCORES, "out uint8", "in int64", "in uint8")
-_fill_classes = Loop(
+_largest_class = NativeLoop("largest_class", *_SCORES, "out uint8", "in int64")
+_last_above = NativeLoop("last_above", *_SCORES, "out uint8", "in int64", "in uint8")
+_fill_classes = NativeLoop(
     "fill_classes", *_SCORES, "in float32", "in uint8", *ALONG, "out uint8", "in uint8", "in int64", "out float32"
 )
 

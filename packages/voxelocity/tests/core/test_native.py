@@ -1,5 +1,6 @@
 """The C loops: that Python and C agree about arguments, that wrong arrays are errors, and that all levels agree."""
 
+import functools
 import re
 import runpy
 
@@ -115,16 +116,25 @@ def test_every_number_type_is_interpolated(dtype):
     np.testing.assert_allclose(out, wanted, atol=1e-5)
 
 
-def test_all_levels_give_the_same_bits():
+def test_all_levels_give_the_same_bits(monkeypatch):
     rng = np.random.default_rng(0)
-    base = rng.normal(size=4099).astype(np.float32)
+    image, label = rng.normal(size=(2, 20, 21, 22)).astype(np.float32), rng.integers(0, 4, (20, 21, 22), np.uint8)
+    places = np.full(3, 1.5), np.array([[0.9, 0.1, 0.0], [-0.1, 0.8, 0.2], [0.0, 0.1, 0.9]])
+    control, shape = rng.normal(size=(3, 5, 5, 5)).astype(np.float32), (19, 18, 17)
+    elastic = (control, params.spline_weights(19, 5), params.spline_weights(18, 5), *params.four_weights(17, 5))
+    scale = np.array([[1.1, 0.3, 0.2], [0.7, 0.0, 0.0]], np.float32)
+    plain = {name: loop for name, loop in vars(native_loops).items() if isinstance(loop, NativeLoop)}
 
     def changed(level):
-        flat = base.copy()
-        native_loops._add_noise(flat, flat.size, native_loops.PIECES, 0.3, 12345678901, 2, level=level)
-        native_loops._bend(flat, flat.size, 1.3, 1, 1, level=level)
-        native_loops._spread(flat, flat.size, 1.4, level=level)
-        return flat.tobytes()
+        for name, loop in plain.items():
+            monkeypatch.setattr(native_loops, name, functools.partial(loop, level=level))
+        out = np.full((2, *shape), np.nan, np.float32), np.empty(shape, np.uint8)
+        native_loops.warp(image, label, places, elastic, scale, out, votes=True)
+        flat = out[0].reshape(-1)
+        native_loops.add_noise(flat, 0.3, 12345678901, 2)
+        native_loops.bend(flat, 1.3, is_inverted=True, keeps_moments=True)
+        native_loops.spread(flat, 1.4)
+        return out[0].tobytes() + out[1].tobytes()
 
     assert len({changed(level) for level in native.levels()}) == 1
 

@@ -12,16 +12,16 @@ STAMP := $(VENV)/.installed
 PROJECTS := $(wildcard packages/*/pyproject.toml)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e packages/voxelocity-observe -e packages/voxelocity
 
-.PHONY: demo test test-all check docs wheels clean
+.PHONY: demo test test-all check docs wheels loops clean
 
-demo: $(STAMP)
+demo: loops
 	$(BIN)/voxelocity demo --seeds $(SEEDS)
 
-test: check
+test: check loops
 	$(BIN)/pytest -n $(PROCESSES) --dist loadfile
 
 # -m "" runs the tests marked nightly too.
-test-all: check
+test-all: check loops
 	VOXELOCITY_THOROUGH=1 $(BIN)/pytest -n $(PROCESSES) --dist loadfile -m ""
 
 docs: $(STAMP)
@@ -31,6 +31,10 @@ docs: $(STAMP)
 # Installs each wheel into a fresh environment and uses it there.
 wheels: $(STAMP)
 	$(BIN)/python packages/voxelocity-lab/benchmarks/wheels.py
+
+# Compiles the C loops again if their sources changed since the installation.
+loops: $(STAMP)
+	@$(BIN)/python -m voxelocity.core.build_loops
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

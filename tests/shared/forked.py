@@ -22,7 +22,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _IMPORTED = [
     "voxelocity.cli.train",
     "voxelocity.training.loop",
-    "voxelocity.data.augment.numba_engine",
+    "voxelocity.data.augment.native_engine",
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
     "voxelocity.monai",

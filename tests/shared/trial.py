@@ -25,7 +25,7 @@ from typing import Any
 # Imports that would take most of the time of a short run.
 _PRELOADED = (
     "voxelocity_observe.cli.main", "voxelocity.training", "voxelocity.infer", "voxelocity.data.source",
-    "voxelocity.data.augment.numba_engine", "voxelocity.monai.steps",
+    "voxelocity.data.augment.native_engine", "voxelocity.monai.steps",
     "monai.networks.nets", "torch._dynamo", "matplotlib.figure", "matplotlib.backends.backend_agg", "lmdb", "jinja2",
 )  # fmt: skip
 _WRITES = os.O_WRONLY | os.O_RDWR

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -157,6 +158,9 @@ def _export(commit: str, folder: Path) -> Path:
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         tar.extractall(folder, filter="data")
+    build_loops = folder / "packages/voxelocity/src/voxelocity/core/build_loops.py"
+    if build_loops.exists():
+        subprocess.run([sys.executable, str(build_loops)], check=True)
     return folder
 
 

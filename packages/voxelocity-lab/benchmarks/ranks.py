@@ -71,7 +71,7 @@ with join_world() as world:
     shares = tuple(shares) or even_shares(plan.data.batch_size, place.size)
     losses, seconds = [], []
     with Feed(
-        cases, plan.data, seed=5, rank=place.rank, world_size=place.size, shares=shares, waits_for_loops=True
+        cases, plan.data, seed=5, rank=place.rank, world_size=place.size, shares=shares
     ) as feed:
         for _ in range(plan.train.steps):
             batch = next(feed)

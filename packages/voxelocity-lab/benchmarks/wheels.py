@@ -74,6 +74,7 @@ _USES: dict[str, tuple[str, ...]] = {
     ),
     "voxelocity": (
         "voxelocity doctor",
+        'python -c "from voxelocity.core.native import why_not; assert not why_not(), why_not()"',
         "python make_set.py",
         "voxelocity train set -o run --time-budget 20s",
         "voxelocity predict run set/imagesTr -o predictions",

@@ -45,7 +45,7 @@ with join_world() as world:
     )
     shares = even_shares(plan.data.batch_size, place.size)
     with Feed(
-        cases, plan.data, seed=5, rank=place.rank, world_size=place.size, shares=shares, waits_for_loops=True
+        cases, plan.data, seed=5, rank=place.rank, world_size=place.size, shares=shares
     ) as feed:
         losses = [step(next(feed), 0.01).item() for _ in range(num_steps)]
 torch.save({"losses": losses, "network": network.state_dict()}, f"{out}{place.rank}.pt")

@@ -272,6 +272,12 @@ def test_installed_and_wanted_packages_are_found():
         name for project in projects for name in project.get("optional-dependencies", {})
     } - {"dev", "lab"}
     assert any(require.name == "numpy" for require in packages.requires["numba"])
+    assert packages.without_loops == ""
+
+
+def test_without_the_engine_nothing_is_said_of_its_loops(monkeypatch):
+    monkeypatch.setattr(probes, "package_folders", list)
+    assert probe_packages().without_loops is None
 
 
 def install(folder, name, version, *lines):

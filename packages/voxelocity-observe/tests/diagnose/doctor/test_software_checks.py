@@ -152,6 +152,14 @@ def test_a_whole_installation_is_described(checks_of_packages):
     assert required.level == lmdb.level == "ok"
 
 
+def test_missing_loops_are_a_warning_with_the_command_that_builds_them(checks_of_packages):
+    (check,) = faults(checks_of_packages(without_loops="loops.so does not exist; build it: COMMAND"))
+    assert (check.name, check.level, check.found) == ("compiled loops", "warning", "loops.so does not exist")
+    assert check.cure == "build it: COMMAND"
+    (check,) = [check for check in checks_of_packages(without_loops="") if check.name == "compiled loops"]
+    assert check.level == "ok"
+
+
 @pytest.mark.parametrize(
     ("versions", "name", "level", "found"),
     [

@@ -1,5 +1,5 @@
 """Kernels that bring a tile of scores onto the grid of its scan and classify it there: on a CUDA device, what
-`data.prepare.numba_restore` does on a CPU, in the same order of interpolation.
+`data.prepare.native_restore` does on a CPU, in the same order of interpolation.
 
 Interpolation is monotonic: a class that is ahead at every neighbor of a voxel is ahead at the voxel. So a block whose
 neighbors all have one class takes it, and nothing is interpolated inside an organ or the background.

@@ -281,8 +281,6 @@ def _train_steps(
             world_size=world_size,
             shares=shares,
             progress=budget.progress_ahead,
-            # Runs that end after a number of steps train the same weights every time.
-            waits_for_loops=not (plan.train.time_budget_s or plan.train.target_dice),
             image_format=image_format_of(session) if training.is_plain else PLAIN,
         )
 

@@ -92,7 +92,7 @@ def measure(plan: Plan, device: torch.device, *, num_channels: int) -> dict[str,
         step = TrainingStep(
             network, build_loss(plan.loss), optimizer=plan.optimizer, precision=plan.precision, device=device
         )
-        with Feed(cases, tiny.data, device=device, waits_for_loops=True) as feed:
+        with Feed(cases, tiny.data, device=device) as feed:
             for _ in range(2):
                 step(next(feed), plan.optimizer.learning_rate)
     return {"preparing_bytes": preparing, "training_bytes": peak_host_bytes()}

@@ -94,7 +94,6 @@ def open_feed(task: MeasureTask, cases: PreparedCases, spec: ModelSpec) -> Feed:
         plan.data,
         seed=plan.seed,
         device=task.planned.machine.torch_device,
-        waits_for_loops=True,
         image_format=image_format(plan.network, plan.precision, num_channels=len(spec.channels)),
     )
 

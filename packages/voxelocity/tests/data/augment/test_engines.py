@@ -34,7 +34,7 @@ from voxelocity.data.cache.device import DeviceTier
 from voxelocity.testing.augment_reference import augment_one, source_places
 from voxelocity_observe.core.errors import ConfigError
 
-ENGINES = ("numba", "torch", pytest.param("triton", marks=pytest.mark.gpu))
+ENGINES = ("native", "torch", pytest.param("triton", marks=pytest.mark.gpu))
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 NUM_SAMPLES = 2 if IS_INTERPRETED else 6
 IMAGE_TOLERANCE = 2e-3
@@ -437,33 +437,43 @@ def test_a_sample_does_not_depend_on_its_batch_nor_on_the_rest_of_the_volume(eng
 def test_engine_is_chosen_by_device_and_by_what_is_installed(monkeypatch):
     from voxelocity.data.augment import apply
 
-    assert chosen_engine("auto", torch.device("cpu")) == "numba"
+    assert chosen_engine("auto", torch.device("cpu")) == "native"
     assert chosen_engine("torch", torch.device("cpu")) == "torch"
     assert chosen_engine("auto", torch.device("cuda")) == "triton"
     with pytest.raises(ConfigError, match="engine 'triton' fills batches on CUDA, not on cpu; choose engine: auto"):
         chosen_engine("triton", torch.device("cpu"))
-    with pytest.raises(ConfigError, match=r"engine 'numba' cannot fill a batch on cuda; choose engine: auto"):
-        chosen_engine("numba", torch.device("cuda"))
-    for engine, device, filled in (("auto", "cuda", "cuda"), ("numba", "cuda", "cpu"), ("auto", "cpu", "cpu")):
+    with pytest.raises(ConfigError, match=r"engine 'native' cannot fill a batch on cuda; choose engine: auto"):
+        chosen_engine("native", torch.device("cuda"))
+    for engine, device, filled in (("auto", "cuda", "cuda"), ("native", "cuda", "cpu"), ("auto", "cpu", "cpu")):
         assert filling_device(engine, torch.device(device)).type == filled
-    monkeypatch.setattr(apply, "has_numba", lambda: False)
+    monkeypatch.setattr(apply, "has_loops", lambda: False)
+    monkeypatch.setattr(apply, "why_not", lambda: "loops.so does not exist; build it with a C compiler: COMMAND")
     monkeypatch.setattr(apply, "has_triton", lambda: False)
     apply._warn_of_missing.cache_clear()
-    for package, device in (("numba", "cpu"), ("triton", "cuda")):
-        with pytest.warns(UserWarning, match=f"{package} is not installed, so patches are augmented in plain torch"):
+    for engine, device, missing, cure in (
+        ("native", "cpu", "loops.so does not exist", "build it with a C compiler: COMMAND"),
+        ("triton", "cuda", "triton is not installed", "install triton"),
+    ):
+        with pytest.warns(
+            UserWarning, match=f"{missing}, so patches are augmented in plain torch.*; {cure}, or choose"
+        ):
             assert chosen_engine("auto", torch.device(device)) == "torch"
-        with pytest.raises(ConfigError, match=f"'{package}' needs the package {package}; install it, or choose engine"):
-            chosen_engine(package, torch.device(device))
-    monkeypatch.setattr(apply, "has_numba", lambda: True)
+        with pytest.raises(ConfigError, match=f"'{engine}' needs .*, or choose engine: torch"):
+            chosen_engine(engine, torch.device(device))
+    monkeypatch.setattr(apply, "has_loops", lambda: True)
     with pytest.warns(UserWarning, match="triton is not installed, so patches are augmented on the CPU and not on"):
         assert filling_device("auto", torch.device("cuda")).type == "cpu"
 
 
-def test_scratch_of_a_whole_large_scan_is_not_kept(monkeypatch):
-    from voxelocity.data.augment import numba_engine
+def test_the_engine_of_an_earlier_version_is_the_one_that_took_its_place():
+    assert AugmentConfig(engine="numba").engine == "native"
 
-    monkeypatch.setattr(numba_engine, "_LARGEST_KEPT_BYTES", 100)
-    one, other = (numba_engine.scratch("of this test", (101,), np.dtype(np.uint8)) for _ in range(2))
+
+def test_scratch_of_a_whole_large_scan_is_not_kept(monkeypatch):
+    from voxelocity.data.augment import native_engine
+
+    monkeypatch.setattr(native_engine, "_LARGEST_KEPT_BYTES", 100)
+    one, other = (native_engine.scratch("of this test", (101,), np.dtype(np.uint8)) for _ in range(2))
     assert not np.shares_memory(one, other)
-    one, other = (numba_engine.scratch("of this test", (99,), np.dtype(np.uint8)) for _ in range(2))
+    one, other = (native_engine.scratch("of this test", (99,), np.dtype(np.uint8)) for _ in range(2))
     assert np.shares_memory(one, other)

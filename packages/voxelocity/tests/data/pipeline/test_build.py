@@ -111,7 +111,7 @@ def test_an_engine_that_is_not_to_be_had_here_is_refused_before_any_batch(blob_r
         Feed(prepared(blob_refs, config), config)
 
 
-@pytest.mark.parametrize(("engine", "device"), [("auto", "cpu"), ("torch", "cuda:0"), ("numba", "cuda:0")])
+@pytest.mark.parametrize(("engine", "device"), [("auto", "cpu"), ("torch", "cuda:0"), ("native", "cuda:0")])
 def test_no_kernel_is_compiled_where_none_is_launched(data_config, engine, device):
     kinds = {"num_channels": 1, "dtypes": ["int16"], "class_names": ()}
     assert compile_kernels(data_config(engine=engine), **kinds, device=torch.device(device)) is None
@@ -170,7 +170,7 @@ class SecondGpu:
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])
-@pytest.mark.parametrize("engine", ["auto", "numba"])
+@pytest.mark.parametrize("engine", ["auto", "native"])
 def test_threads_of_the_feed_use_the_device_that_was_current_where_it_was_made(
     blob_refs, data_config, monkeypatch, engine, num_threads
 ):
@@ -183,7 +183,7 @@ def test_threads_of_the_feed_use_the_device_that_was_current_where_it_was_made(
     gpu = SecondGpu(monkeypatch)
     with Feed(prepared(blob_refs, config), config, seed=3, device="cuda") as feed:
         list(itertools.islice(feed, 4))
-    uses = {"auto": ("free", "memory"), "numba": ("page-locked", "copy")}[engine]
+    uses = {"auto": ("free", "memory"), "native": ("page-locked", "copy")}[engine]
     assert gpu.used == {(what, 1) for what in (*uses, "stream", "current stream")}
 
 
@@ -200,7 +200,7 @@ def test_batches_made_on_the_device_agree_with_those_made_on_the_cpu(blob_refs, 
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     made = []
-    for engine, max_bytes in (("triton", device_max_bytes), ("numba", 0)):
+    for engine, max_bytes in (("triton", device_max_bytes), ("native", 0)):
         config = data_config(num_threads=2, cache={"device_max_bytes": max_bytes}, engine=engine)
         with Feed(NotedCases(blob_refs, config), config, seed=3, device="cuda") as feed:
             made.append(list(itertools.islice(feed, 6)))
@@ -238,7 +238,7 @@ def test_images_in_the_networks_format_are_those_of_float32_rounded(blob_refs, d
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("engine", ["numba", "triton"])
+@pytest.mark.parametrize("engine", ["native", "triton"])
 def test_batches_are_whole_though_the_device_is_busy_and_they_are_let_go_before_they_are_read(
     blob_refs, data_config, engine
 ):

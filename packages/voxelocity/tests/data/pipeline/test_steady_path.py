@@ -51,7 +51,7 @@ def test_a_steady_batch_passes_few_files(blob_refs, data_config, place, monkeypa
     fill(cases)
     # The first time, loops are compiled or loaded, and buffers taken.
     for _ in range(2):
-        with Feed(cases, config, waits_for_loops=True) as feed:
+        with Feed(cases, config) as feed:
             next(feed)
             batches, of_batches = files_called(lambda feed=feed: [next(feed) for _ in range(3)])
     step = TrainingStep(

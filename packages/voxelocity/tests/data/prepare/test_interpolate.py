@@ -8,7 +8,7 @@ from scipy import ndimage
 
 from voxelocity.data.prepare import interpolate
 from voxelocity.data.prepare.interpolate import resample_label, sample_along, sample_positions
-from voxelocity.data.prepare.numba_resample import resample_label_compiled
+from voxelocity.data.prepare.native_resample import resample_label_compiled
 
 
 @given(num_before=st.integers(1, 50), num_after=st.integers(1, 50), step=st.floats(0.1, 10))

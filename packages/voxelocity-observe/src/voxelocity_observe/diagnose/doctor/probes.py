@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import resource
+import runpy
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from voxelocity_observe.core.command import signal_name
-from voxelocity_observe.core.environment import DISTRIBUTIONS, checkout_project
+from voxelocity_observe.core.environment import DISTRIBUTIONS, checkout_project, package_folders
 from voxelocity_observe.core.host import (
     allowed_cpus,
     available_memory_bytes,
@@ -201,7 +202,17 @@ def probe_packages() -> Packages:
             for name, distribution in installed.items()
             if name in ours
         },
+        without_loops=_why_without_loops(),
     )
+
+
+def _why_without_loops() -> str | None:
+    """As `Packages.without_loops`. Asks the module that builds them, which imports the standard library alone."""
+    for folder in package_folders():
+        if folder.name == DISTRIBUTIONS["voxelocity"]:
+            why_not: Callable[[], str] = runpy.run_path(str(folder / "core" / "build_loops.py"))["why_not"]
+            return why_not()
+    return None
 
 
 def _normalized_name(distribution: importlib.metadata.Distribution) -> str:

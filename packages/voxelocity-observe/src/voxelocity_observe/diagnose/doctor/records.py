@@ -128,6 +128,7 @@ class Packages:
     versions: Mapping[str, str] = field(default_factory=dict)
     wanted: Mapping[str, Sequence[Requirement]] = field(default_factory=dict)  # by Voxelocity: by extra; "" for always
     requires: Mapping[str, Sequence[Requirement]] = field(default_factory=dict)  # by each installed one of `wanted`
+    without_loops: str | None = None  # why the engine's compiled loops are not available, and the cure; None without it
 
 
 @dataclass(frozen=True, kw_only=True)

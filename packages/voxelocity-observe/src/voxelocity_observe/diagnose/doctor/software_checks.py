@@ -208,6 +208,7 @@ def check_packages(packages: Packages, torch: Torch) -> Iterator[Check]:
                 f"pip install '{requirement}', or a version of {name} that fits what is installed",
                 level=level,
             )
+    yield from _check_loops(packages)
     yield from _check_known(packages, torch)
     for extra, members in packages.wanted.items():
         if extra:
@@ -244,6 +245,15 @@ def _check_required(packages: Packages, torch: Torch) -> Iterator[Check]:
     if not missing and not unfit:
         main = ", ".join(f"{name} {versions[name]}" for name in _MAIN if name in versions)
         yield found(f"all {len(required)} installed: Python {packages.python}, {main}")
+
+
+def _check_loops(packages: Packages) -> Iterator[Check]:
+    if packages.without_loops is None:
+        return
+    reason, _, cure = packages.without_loops.partition("; ")
+    yield Check("packages", "compiled loops", reason or "there").warning(
+        "augmentation and resampling on a CPU take many times as long", cure, when=bool(reason)
+    )
 
 
 def _check_known(packages: Packages, torch: Torch) -> Iterator[Check]:

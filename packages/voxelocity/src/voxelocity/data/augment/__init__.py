@@ -3,7 +3,7 @@
 - `built_in`: the built-in effects, an entry each. `config`: how often and how strong. `params`: their numbers, with the
   formula of each step, the boxes that patches need, and tables along an axis. `noise`: its numbers by position.
 - `apply`: parameters drawn, and applied by the engine for a device. `ahead`: kernels compiled early.
-- Engines: `torch_engine`; `numba_engine` with its loops in `numba_warp` and `numba_intensity`; `triton_engine` with the
+- Engines: `torch_engine`; `native_engine` with `native_loops`, in C; `triton_engine` with the
   `triton_` modules and `memory`.
 - `effects`: effects of the user, such as `color`.
 """

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from voxelocity.core.batch import Draw
-from voxelocity.core.jit import has_numba, kernel_imports
 from voxelocity.core.kernels import has_triton
+from voxelocity.core.native import has_loops, why_not
 from voxelocity.core.region import Index3, Region
 from voxelocity.core.rng import Layout, Numbers
 from voxelocity.core.volume import Spacing
@@ -22,7 +22,7 @@ from voxelocity.data.augment.config import AugmentConfig, EngineName
 from voxelocity.data.augment.params import AugmentParams, ResidentSource, Source, swap_table
 from voxelocity_observe.core.errors import ConfigError
 
-Engine = Literal["numba", "triton", "torch"]
+Engine = Literal["native", "triton", "torch"]
 _SLOWLY = "in plain torch, many times slower"
 
 
@@ -123,7 +123,7 @@ def augment(
 ) -> None:
     """Fills a batch. A sample comes out the same, bit for bit, whatever else is in the batch; engines agree closely.
 
-    Safe to use from several threads; "numba" holds no GIL while it computes, "triton" works on the current stream of
+    Safe to use from several threads; "native" holds no GIL while it computes, "triton" works on the current stream of
     the batch's device and does not wait for it.
 
     Args:
@@ -151,9 +151,8 @@ def augment(
     work = image
     if image.dtype != torch.float32 or not image.is_contiguous():
         work = torch.empty(image.shape, dtype=torch.float32, device=image.device)
-    if chosen == "numba":
-        with kernel_imports:
-            from voxelocity.data.augment import numba_engine
+    if chosen == "native":
+        from voxelocity.data.augment import native_engine
     else:
         from voxelocity.data.augment import torch_engine
     for row, (source, region) in enumerate(zip(sources, regions, strict=True)):
@@ -161,7 +160,7 @@ def augment(
             torch_engine.augment_sample(source, region, params, row, work[row], label[row])
         else:
             assert isinstance(source, Source), "voxels on a device are not for a CPU"
-            numba_engine.augment_sample(source, region, params, row, work[row].numpy(), label[row].numpy())
+            native_engine.augment_sample(source, region, params, row, work[row].numpy(), label[row].numpy())
     if work is not image:
         image.copy_(work)
 
@@ -178,7 +177,7 @@ def chosen_engine(engine: EngineName, device: torch.device) -> Engine:
         return _triton(engine, device)
     if engine == "auto" and device.type != "cpu":
         return "torch"
-    return _numba(engine, device)
+    return _native(engine, device)
 
 
 def filling_device(engine: EngineName, device: torch.device) -> torch.device:
@@ -192,7 +191,7 @@ def filling_device(engine: EngineName, device: torch.device) -> torch.device:
         chosen_engine(engine, device)
         return device
     if engine == "auto" and device.type == "cuda":
-        _warn_of_missing("triton", "on the CPU and not on the CUDA device", "numba")
+        _warn_of_missing("triton is not installed", "on the CPU and not on the CUDA device", "install triton", "native")
     chosen_engine(engine, cpu)
     return cpu
 
@@ -204,18 +203,21 @@ def _triton(engine: EngineName, device: torch.device) -> Engine:
         return "triton"
     if engine == "triton":
         raise ConfigError("augment: engine 'triton' needs the package triton; install it, or choose engine: torch")
-    _warn_of_missing("triton", _SLOWLY, "torch")
+    _warn_of_missing("triton is not installed", _SLOWLY, "install triton", "torch")
     return "torch"
 
 
-def _numba(engine: EngineName, device: torch.device) -> Engine:
+def _native(engine: EngineName, device: torch.device) -> Engine:
     if device.type != "cpu":
-        raise ConfigError(f"augment: engine 'numba' cannot fill a batch on {device}; choose engine: auto")
-    if has_numba():
-        return "numba"
-    if engine == "numba":
-        raise ConfigError("augment: engine 'numba' needs the package numba; install it, or choose engine: torch")
-    _warn_of_missing("numba", _SLOWLY, "torch")
+        raise ConfigError(f"augment: engine 'native' cannot fill a batch on {device}; choose engine: auto")
+    if has_loops():
+        return "native"
+    reason, _, cure = why_not().partition("; ")
+    if engine == "native":
+        raise ConfigError(
+            f"augment: engine 'native' needs the compiled loops: {reason}; {cure}, or choose engine: torch"
+        )
+    _warn_of_missing(f"the compiled loops are missing: {reason}", _SLOWLY, cure, "torch")
     return "torch"
 
 
@@ -225,10 +227,9 @@ def _is_interpreted() -> bool:
 
 
 @functools.cache
-def _warn_of_missing(package: str, how: str, engine: Engine) -> None:
-    """Warns once of a missing package, of how patches are augmented without it, and of the engine that does that."""
+def _warn_of_missing(what: str, how: str, cure: str, engine: Engine) -> None:
+    """Warns once of what is missing, of how patches are augmented without it, and of the engine that does that."""
     warnings.warn(
-        f"augment: {package} is not installed, so patches are augmented {how}; install {package}, or choose engine: "
-        f"{engine} to accept that",
+        f"augment: {what}, so patches are augmented {how}; {cure}, or choose engine: {engine} to accept that",
         stacklevel=4,
     )

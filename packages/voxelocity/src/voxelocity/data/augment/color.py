@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from voxelocity.core.jit import has_numba, kernel_imports
+from voxelocity.core.native import has_loops
 from voxelocity_observe.core.errors import ConfigError
 
 _Float32 = npt.NDArray[np.float32]
@@ -101,13 +101,12 @@ class ColorAndStain:
 
     def apply(self, image: _Float32, label: npt.NDArray[np.uint8], drawn: ColorChange) -> None:
         """Changes image (3, x, y, z) in place; the label stays."""
-        if has_numba():
-            with kernel_imports:
-                from voxelocity.data.augment import numba_intensity
+        if has_loops():
+            # They load the library, which other commands do not need.
+            from voxelocity.data.augment.native_loops import change_color
 
-            numba_intensity.change_color(
-                image.reshape(3, -1), drawn.density, drawn.color, drawn.contrast, _GRAY, _LEAST, drawn.is_stained
-            )
+            flat, contrast, least = image.reshape(3, -1), float(drawn.contrast), float(_LEAST)
+            change_color(flat, drawn.density, drawn.color, _GRAY, contrast, least, is_stained=drawn.is_stained)
             return
         self.apply_on_device(torch.from_numpy(image), torch.from_numpy(label), drawn)
 

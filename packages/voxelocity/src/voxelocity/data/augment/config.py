@@ -15,7 +15,7 @@ _Voxels = Annotated[float, Field(ge=0.0, le=4096.0)]
 _Positive = Annotated[float, Field(gt=0.0, le=100.0)]
 _NonNegative = Annotated[float, Field(ge=0.0, le=100.0)]
 _Zoom = Annotated[float, Field(gt=0.0, le=1.0)]
-EngineName = Literal["auto", "numba", "triton", "torch"]
+EngineName = Literal["auto", "native", "triton", "torch"]
 
 
 class EffectConfig(Config):
@@ -38,7 +38,8 @@ class AugmentConfig(Config):
     enabled: bool = True
     """False leaves every patch unchanged, whatever the fields below say."""
     engine: EngineName = "auto"
-    """What computes them: "numba" on a CPU, "triton" on a CUDA device, "torch" (slow) anywhere; "auto" the fastest."""
+    """What computes them: "native" (C) on a CPU, "triton" on a CUDA device, "torch" (slow) anywhere; "auto" the
+    fastest."""
     ramp_epochs: Annotated[int, Field(ge=0, le=100_000)] = 0
     """Epochs over which each probability below, except those of flips and quarter turns, rises from 0 to its value:
     while cases are new, they need no changes. 0: full probabilities in every epoch."""
@@ -137,6 +138,12 @@ class AugmentConfig(Config):
             effect.model_copy(update={"probability": share * effect.probability}) for effect in self.effects
         )
         return self.model_copy(update=changes)
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _rename(cls, value: Any) -> Any:
+        # Runs of earlier versions have the name of the library that compiled the loops.
+        return "native" if value == "numba" else value
 
     @field_validator("*")
     @classmethod

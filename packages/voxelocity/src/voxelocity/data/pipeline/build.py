@@ -5,7 +5,6 @@ The path of a batch: choose and augment patches, read their boxes from volumes, 
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
 import warnings
@@ -22,7 +21,6 @@ from voxelocity.core.laterality import swapped_classes
 from voxelocity.core.region import Region
 from voxelocity.core.rng import generator
 from voxelocity.core.volume import Scaling
-from voxelocity.core.waiting import without_waiting
 from voxelocity.data.augment import (
     AugmentParams,
     Effects,
@@ -118,7 +116,6 @@ class Feed:
             device=self._device,
             filled_on=filled_on,
             progress=request.progress,
-            waits_for_loops=request.waits_for_loops,
             image_format=request.image_format,
         )
         # The threads reference the assembler but not this object, so that a forgotten feed can be collected.
@@ -227,14 +224,12 @@ class _Assembler:
     device: torch.device
     filled_on: torch.device
     progress: Callable[[int], float]
-    waits_for_loops: bool
     image_format: ImageFormat
 
     def __post_init__(self) -> None:
         augment, feed = self.config.augment, self.config.feed
         engine = chosen_engine(augment.engine, self.filled_on)
         self._reads_residents = engine == "triton"
-        self._begins_plain = engine == "numba" and augment.engine == "auto" and not self.waits_for_loops
         self._buffers = BufferRing(
             max_free=feed.num_batches_ahead + feed.num_threads + 1, pinned=self.device.type == "cuda"
         )
@@ -261,12 +256,8 @@ class _Assembler:
             image, label = self._fill_there(draws, sources, regions, params, *shapes)
         else:
             image, label = self._buffers.take(shapes[0], torch.float32), self._buffers.take(shapes[1], torch.uint8)
-            fill = functools.partial(augment, sources, regions, params, image, label)
             with span("augment", color="teal"):
-                if self._begins_plain:
-                    without_waiting(fill, lambda: fill(engine="torch"))
-                else:
-                    fill(engine=self.config.augment.engine)
+                augment(sources, regions, params, image, label, engine=self.config.augment.engine)
                 if self._has_effects:
                     self.effects.apply(draws, image, label, seed=self.seed)
             image, label = self._on_device(image), self._on_device(label)

@@ -38,11 +38,6 @@ class FeedRequest(UserRequest):
     """The share of the training that is done before a step, 0 to 1, for `data.patch.growth`; called from several
     threads. Without it every patch has the last shape.
     """
-    waits_for_loops: bool = False
-    """Whether the first batch waits until Numba has compiled its loops, once per machine. If not, plain torch makes the
-    first batches, which differ from those of the loops by rounding: up to 1e-4 in an image, and a label in a thousand.
-    Only has an effect with `data.augment.engine: auto` on a CPU.
-    """
     image_format: ImageFormat = PLAIN
     """How the step takes images, for batches that a CUDA device fills (`DataConfig.given_out`). Their values are those
     of float32, rounded once.
@@ -59,5 +54,4 @@ class FeedOptions(TypedDict, total=False):
     world_size: int
     shares: Sequence[int]
     progress: Callable[[int], float]
-    waits_for_loops: bool
     image_format: ImageFormat

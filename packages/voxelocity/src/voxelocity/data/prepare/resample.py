@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from voxelocity.core.contracts import StageEffect
-from voxelocity.core.jit import has_numba, kernel_imports
+from voxelocity.core.native import has_loops
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array, Grid, Spacing, Volume, VolumeSpec
 from voxelocity.data.prepare.interpolate import (
@@ -101,9 +101,8 @@ class _Plan:
 
 def interpolate(array: Array, positions: tuple[Positions, ...], *, engine: ResampleEngine = "auto") -> Array:
     """The array (..., x, y, z) as float32 at the given positions of its last three axes, order in memory kept."""
-    if engine == "auto" and has_numba():
-        with kernel_imports:
-            from voxelocity.data.prepare.numba_resample import interpolate_compiled
+    if engine == "auto" and has_loops():
+        from voxelocity.data.prepare.native_resample import interpolate_compiled
 
         return interpolate_compiled(array, positions)
     leading = array.ndim - 3
@@ -115,9 +114,8 @@ def interpolate(array: Array, positions: tuple[Positions, ...], *, engine: Resam
 
 
 def _resample_label(label_xyz: Array, positions: tuple[Positions, ...], engine: ResampleEngine) -> Array:
-    if engine == "auto" and has_numba():
-        with kernel_imports:
-            from voxelocity.data.prepare.numba_resample import resample_label_compiled
+    if engine == "auto" and has_loops():
+        from voxelocity.data.prepare.native_resample import resample_label_compiled
 
         return resample_label_compiled(label_xyz, positions)
     return resample_label(label_xyz, positions)

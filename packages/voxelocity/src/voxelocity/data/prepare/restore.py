@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from voxelocity.core.jit import has_numba, kernel_imports
 from voxelocity.core.memory_order import in_c_order
+from voxelocity.core.native import has_loops
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array
 from voxelocity.data.prepare import crop, orient, resample
@@ -89,7 +89,7 @@ class Restoration:
     ) -> None:
         self._shape, self._steps, self._num_threads = shape, list(trace), num_threads
         self._order, self._is_softmax = np.array(region_order, dtype=np.uint8), is_softmax
-        self._is_compiled = engine == "auto" and has_numba()
+        self._is_compiled = engine == "auto" and has_loops()
         self._positions: tuple[Positions, ...] = tuple(np.arange(n, dtype=np.float64) for n in shape)
         if is_resampled(trace):
             self._positions = resample.positions_back(self._steps.pop())
@@ -144,21 +144,18 @@ class Restoration:
     def _fill_compiled(
         self, scores: Array, weights: Array | None, positions: tuple[Positions, ...], target: Array
     ) -> None:
-        with kernel_imports:
-            from voxelocity.data.prepare import numba_restore
+        from voxelocity.data.prepare import native_restore
 
-        if weights is None:
-            weights = np.broadcast_to(np.float32(1.0), scores.shape[1:])
         classes = np.empty(scores.shape[1:], dtype=np.uint8)
 
         def classify(part: slice) -> None:
             if len(self._order):
-                numba_restore.signs_of(scores[:, part], classes[part], self._order)
+                native_restore.signs_of(scores[:, part], classes[part], self._order)
             else:
-                numba_restore.largest_class(scores[:, part], classes[part])
+                native_restore.largest_class(scores[:, part], classes[part])
 
         def fill(part: slice) -> None:
-            numba_restore.fill_classes(
+            native_restore.fill_classes(
                 scores, weights, classes, (positions[0][part], *positions[1:]), target[part], self._order,
                 is_softmax=self._is_softmax,
             )  # fmt: skip
@@ -213,7 +210,7 @@ def is_resampled(trace: Trace) -> bool:
 def fill_classes_plain(
     scores_kxyz: Array, positions: tuple[Positions, ...], target_xyz: npt.NDArray[np.uint8], order: Array
 ) -> None:
-    """Interpolates every score, and writes the class of each voxel: the slow reference, and the way without Numba.
+    """Interpolates every score, and writes the class of each voxel: the slow reference.
 
     Args:
         scores_kxyz: any float type.

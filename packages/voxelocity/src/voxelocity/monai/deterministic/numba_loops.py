@@ -73,7 +73,7 @@ def sample_linear(source_xyz: Any, out_xyz: Any, along_x: Any, along_y: Any, alo
 
     Each `along` is two arrays of indices and two of weights, of the voxels below and above each sample.
 
-    Not `numba_interpolation.interpolate`: that one sums in float32, and torch weights both neighbors.
+    Not `native.interpolate`: that one sums in float32, and torch weights both neighbors.
     """
     low_x, high_x, weight_low_x, weight_high_x = along_x
     low_y, high_y, weight_low_y, weight_high_y = along_y

@@ -14,6 +14,7 @@ import torch
 
 from voxelocity.core.jit import has_numba
 from voxelocity.core.kernels import has_triton
+from voxelocity.core.native import has_loops
 from voxelocity.core.volume import Array
 from voxelocity_observe.core.device import as_current
 
@@ -31,7 +32,7 @@ def step_engine(engine: StepEngine, device: torch.device) -> Literal["numba", "t
         return "torch"
     if engine == "triton" or (engine == "auto" and device.type == "cuda"):
         return "triton" if has_triton() and (device.type != "cuda" or _launches(device)) else "torch"
-    return "numba" if device.type == "cpu" and has_numba() else "torch"
+    return "numba" if device.type == "cpu" and has_numba() and has_loops() else "torch"
 
 
 @functools.cache

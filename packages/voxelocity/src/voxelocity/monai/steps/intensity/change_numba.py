@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from voxelocity.data.augment.numba_intensity import add_noise, apply_bias, fill_boxes
+from voxelocity.data.augment.native_loops import add_noise, apply_bias, fill_boxes
 from voxelocity.monai.steps.intensity import change_torch, numba_loops
 from voxelocity.monai.steps.intensity.field import Bias, Blur, Field, Fill, Noise, Rician, legendre_table
 from voxelocity.monai.steps.intensity.pointwise import Clip, Floats, Linear, Pointwise, Power, Threshold
@@ -36,7 +36,7 @@ def make_field(patch: torch.Tensor, step: Field) -> None:
     # Filters of the spectrum and fields given as numbers use torch's own loops.
     if isinstance(step, Noise) and isinstance(step.field, int):
         for number, flat in enumerate(_rows(patch)):
-            add_noise(flat, np.float32(step.std), step.field, 0 if step.is_shared else number)
+            add_noise(flat, float(step.std), step.field, 0 if step.is_shared else number)
     elif isinstance(step, Rician) and isinstance(step.fields[0], int):
         for number, (flat, mean, std) in enumerate(zip(_rows(patch), step.mean, step.std, strict=True)):
             numba_loops.add_rician(flat, mean, std, step.fields[0], number, number + len(patch))

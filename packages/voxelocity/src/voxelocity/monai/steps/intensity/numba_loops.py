@@ -11,7 +11,7 @@ import numpy as np
 
 from voxelocity.core.jit import exact_kernel, fused_multiply_add, inlined, kernel
 from voxelocity.data.augment.noise import CHUNK_VOXELS
-from voxelocity.data.augment.numba_intensity import NOISE_STEP, draw_words, exp2, log2, make_normal
+from voxelocity.monai.steps.intensity.numba_numbers import NOISE_STEP, draw_words, exp2, log2, make_normal
 
 _fma = fused_multiply_add()
 LINEAR, LINEAR_BUT_ZERO, CLIP, KEEP_ABOVE, KEEP_BELOW, POWER, CURVE = range(7)

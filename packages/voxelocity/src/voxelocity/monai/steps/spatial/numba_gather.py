@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array
-from voxelocity.data.augment.numba_engine import scratch
+from voxelocity.data.augment.native_engine import scratch
 from voxelocity.monai.steps.spatial import numba_resize, numba_sample
 from voxelocity.monai.steps.spatial.moves import (
     Gain,

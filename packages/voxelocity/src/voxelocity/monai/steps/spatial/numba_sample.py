@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from voxelocity.core.jit import exact_kernel, fused_multiply_add, kernel
-from voxelocity.core.numba_interpolation import blend, fetch
+from voxelocity.core.jit import exact_kernel, fused_multiply_add, kernel, pair_copier
 
-_fma = fused_multiply_add()
+_copy_pair, _fma = pair_copier(), fused_multiply_add()
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 
@@ -266,3 +265,39 @@ def _store(row: Any, out: Any, start: Any, step: Any) -> None:
     else:
         for k in range(row.size):
             out[start + k * step] = row[k]
+
+
+@kernel
+def fetch(line: Any, place: Any, step_x: Any, step_y: Any, corners: Any) -> None:
+    """The eight neighbors of n voxels: (4, 2 * n), a row for each (x, y), in it the two along z side by side.
+
+    Args:
+        line: the flat array, in C order.
+        place: (n,) uint32, the first neighbor of each voxel in it.
+        step_x: from a voxel to the next along x.
+        step_y: likewise.
+        corners: filled; of the dtype of `line`.
+    """
+    # Unsigned, so that indices are not checked for negative values.
+    jump_x, jump_y = np.uint64(step_x), np.uint64(step_y)
+    for n in range(place.size):
+        k, first = np.uint64(n), np.uint64(place[n])
+        _copy_pair(line, first, corners, np.uint64(0), k)
+        _copy_pair(line, first + jump_y, corners, np.uint64(1), k)
+        _copy_pair(line, first + jump_x, corners, np.uint64(2), k)
+        _copy_pair(line, first + jump_x + jump_y, corners, np.uint64(3), k)
+
+
+@kernel
+def blend(corners: Any, wx: Any, wy: Any, wz: Any, factor: Any, shift: Any, out: Any) -> None:
+    """The trilinear sum of the neighbors from `fetch`, times a factor plus a shift; weights (n,) of the second ones."""
+    c00, c01, c10, c11 = corners[0], corners[1], corners[2], corners[3]
+    for k in range(out.size):
+        low, high = np.uint64(2 * k), np.uint64(2 * k + 1)
+        v00 = np.float32(c00[low]) + wz[k] * (np.float32(c00[high]) - np.float32(c00[low]))
+        v01 = np.float32(c01[low]) + wz[k] * (np.float32(c01[high]) - np.float32(c01[low]))
+        v10 = np.float32(c10[low]) + wz[k] * (np.float32(c10[high]) - np.float32(c10[low]))
+        v11 = np.float32(c11[low]) + wz[k] * (np.float32(c11[high]) - np.float32(c11[low]))
+        v0 = v00 + wy[k] * (v01 - v00)
+        v1 = v10 + wy[k] * (v11 - v10)
+        out[k] = (v0 + wx[k] * (v1 - v0)) * factor + shift

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from voxelocity.core.numba_interpolation import interpolate
+from voxelocity.core.native import interpolate, rows_of
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Array, Scaling
-from voxelocity.data.augment import numba_intensity as intensity
-from voxelocity.data.augment import numba_warp
+from voxelocity.data.augment import native_loops as loops
 from voxelocity.data.augment.params import (
     AugmentParams,
     Floats,
@@ -27,7 +26,7 @@ from voxelocity.data.augment.params import (
     spline_weights,
 )
 
-_KERNEL_DTYPES = frozenset(np.dtype(name) for name in ("int16", "uint8", "float32"))
+_KERNEL_DTYPES = frozenset(np.dtype(name) for name in loops.STORED_DTYPES)
 _NO_NOISE = np.empty(0)
 _LARGEST_KEPT_BYTES = 2**27
 """Larger scratch, as for a warp of a whole large scan, is freed when it is done."""
@@ -53,11 +52,11 @@ def augment_sample(
     else:
         _crop(source, region, params, row, scale, out_image, out_label)
     if params.is_swapped[row]:
-        numba_warp.swap_classes(out_label.reshape(-1), params.swapped_classes)
+        loops.swap_classes(out_label.reshape(-1), params.swapped_classes)
     for number, channel in enumerate(out_image):
         _change_intensities(channel, params, row, number, is_folded=is_folded[number])
     if params.cutout[row].any():
-        intensity.fill_boxes(out_image, params.cutout[row], _NO_NOISE, float(params.cutout_value[row]), 0.0)
+        loops.fill_boxes(out_image, params.cutout[row], _NO_NOISE, float(params.cutout_value[row]), 0.0)
 
 
 def _scale(source: Source, params: AugmentParams, row: int) -> tuple[Floats, list[bool]]:
@@ -89,12 +88,13 @@ def _warp(
     image, label = _compact(source.image, "image"), _compact(source.label, "label")
     origin, step = origin_and_step(params, row, region, source.start)
     control, none = np.zeros((3, 0, 0, 0), dtype=np.float32), np.zeros((0, 0), dtype=np.float32)
-    spline: tuple[Array, ...] = (none, none, np.zeros(0, dtype=np.int32), none)
+    spline = (none, none, np.zeros(0, dtype=np.int32), none)
     if params.is_elastic[row]:
         control = np.einsum("ij,jxyz->ixyz", params.matrix[row], params.elastic[row]).astype(np.float32)
         x, y, z = zip(out_label.shape, control.shape[1:], strict=True)
         spline = (spline_weights(*x), spline_weights(*y), *four_weights(*z))
-    numba_warp.warp(image, label, origin, step, control, spline, scale, params.votes, out_image, out_label)
+    elastic, out = (control, *spline), (out_image, out_label)
+    loops.warp(image, label, (origin, step), elastic, scale, out, votes=params.votes)
 
 
 def _crop(
@@ -106,13 +106,12 @@ def _crop(
     out_image: Floats,
     out_label: npt.NDArray[np.uint8],
 ) -> None:
-    image, image_steps = _flat(source.image)
-    label, label_steps = _flat(source.label)
+    image, label = rows_of(source.image, _KERNEL_DTYPES), rows_of(source.label, _KERNEL_DTYPES)
     (ax, ay, az), (bx, by, bz), (nx, ny, nz) = source.start, region.start, source.label.shape
     start, stop = (ax - bx, ay - by, az - bz), (ax - bx + nx, ay - by + ny, az - bz + nz)
     if source.label.size == 0:
         start = stop = (0, 0, 0)
-    numba_warp.crop(image, image_steps, label, label_steps, start, stop, params.flips[row], scale, out_image, out_label)
+    loops.crop(image, label, (start, stop), params.flips[row].tolist(), scale, (out_image, out_label))
 
 
 def _change_intensities(channel: Floats, params: AugmentParams, row: int, number: int, *, is_folded: bool) -> None:
@@ -120,25 +119,26 @@ def _change_intensities(channel: Floats, params: AugmentParams, row: int, number
     if params.has_bias[row]:
         along_x, along_y, along_z = (legendre(side) for side in channel.shape)
         cube = coefficient_cube(params.bias[row, number])
-        intensity.apply_bias(channel, cube, along_x, along_y, np.ascontiguousarray(along_z.T))
+        loops.apply_bias(channel, cube, along_x, along_y, np.ascontiguousarray(along_z.T))
     if params.noise_std[row] > 0.0:
         std = params.noise_std[row] * (params.scale[row, number] if is_folded else np.float32(1.0))
-        intensity.add_noise(flat, std, params.noise_seed[row], number)
+        loops.add_noise(flat, std, params.noise_seed[row], number)
     if params.blur_sigma_voxel[row, number].any():
         _blur(channel, params.blur_sigma_voxel[row, number])
     scale, shift = params.scale[row, number], params.shift[row, number]
     if not is_folded and (scale != 1.0 or shift != 0.0):
-        intensity.scale_and_shift(flat, scale, shift)
+        loops.scale_and_shift(flat, scale, shift)
     if params.contrast[row, number] != 1.0:
-        intensity.spread(flat, params.contrast[row, number])
+        loops.spread(flat, params.contrast[row, number])
     if params.low_resolution[row, number] != 1.0:
         fine = scratch("channel", channel.shape, channel.dtype)
         fine[...] = channel
         zoom = float(params.low_resolution[row, number])
-        interpolate(fine, channel, *(low_positions(side, zoom) for side in channel.shape))
+        interpolate(fine, channel, [low_positions(side, zoom) for side in channel.shape])
     for gamma, is_inverted in ((params.gamma_inverted, True), (params.gamma, False)):
         if gamma[row, number] != 1.0:
-            intensity.bend(flat, gamma[row, number], is_inverted, params.gamma_keeps_moments)
+            keeps_moments = params.gamma_keeps_moments
+            loops.bend(flat, gamma[row, number], is_inverted=is_inverted, keeps_moments=keeps_moments)
 
 
 def _blur(channel: Floats, sigma_voxel: Floats) -> None:
@@ -146,7 +146,7 @@ def _blur(channel: Floats, sigma_voxel: Floats) -> None:
     for axis, sigma in enumerate(sigma_voxel.tolist()):
         kernel = blur_weights(sigma, channel.shape[axis])
         if kernel.size > 1:
-            intensity.blur_mirrored(source, target, kernel, axis)
+            loops.blur_mirrored(source, target, kernel, axis)
             source, target = target, source
     if source is not channel:
         channel[...] = source
@@ -176,19 +176,3 @@ def scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
             setattr(_own, name, held)
     kept: Array = held[:num_bytes].view(dtype).reshape(shape)
     return kept
-
-
-def _flat(array: Array) -> tuple[Array, npt.NDArray[np.int64]]:
-    """The array's memory as a read-only line of its own dtype, and the steps of all axes except the last, which is 1.
-
-    A view if the last axis is contiguous and the loops are compiled for the dtype, else of a copy.
-    """
-    if array.dtype not in _KERNEL_DTYPES:
-        array = np.ascontiguousarray(array, dtype=np.float32)
-    size = array.itemsize
-    if array.strides[-1] != size or any(step < 0 or step % size for step in array.strides):
-        array = np.ascontiguousarray(array)
-    steps = [step // size for step in array.strides]
-    extent = 1 + sum((side - 1) * step for side, step in zip(array.shape, steps, strict=True)) if array.size > 0 else 0
-    line = np.lib.stride_tricks.as_strided(array, (extent,), (size,), writeable=False)
-    return line, np.array(steps[:-1], dtype=np.int64)

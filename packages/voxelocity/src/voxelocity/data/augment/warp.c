@@ -1,0 +1,243 @@
+/* Loops that take a patch from its volume, cropped or warped: one pass for label, decoding and brightness too.
+ *
+ * A warped patch is filled plane by plane: first the places of the plane's voxels, then its channels one after the
+ * other, then its label. */
+#include "../../core/loops.h"
+
+typedef struct {
+    float x, y, z;
+} Place;
+
+/* Of a row: its first voxel with a neighbor in the box, first and last (excluded) with all neighbors in it, and last
+ * (excluded) with any. */
+typedef struct {
+    int64_t first, start, stop, last;
+} Row;
+
+typedef struct {
+    const int64_t *shape; /* of the box */
+    int64_t ny, nz;       /* of the plane */
+    float *points;        /* (3, ny, nz) in the box */
+    float *weights;       /* (3, ny, nz) of the neighbors behind, where all eight lie inside */
+    uint32_t *place;      /* (ny, nz) of the first neighbor, counted from the box's first voxel; likewise */
+    Row *rows;            /* (ny,) */
+    float *shifts, *line; /* (3, gy, gz) and (gz,) of an elastic deformation */
+    uint32_t *nearest;    /* (nz,) */
+    void *corners;        /* (4, 2 * nz) of the stored type: the neighbors of a row, two along z side by side */
+    uint8_t *is_mixed;    /* (nz,) */
+} Plane;
+
+/* Allocates what a plane needs, as one block; NULL if there is not enough memory. */
+static void *open_plane(Plane *plane, const int64_t *grid) {
+    size_t ny = (size_t)plane->ny, nz = (size_t)plane->nz, size = ny * nz, knots = (size_t)(grid[1] * grid[2]);
+    size_t sizes[] = {ny * sizeof(Row), 12 * size, 12 * size, 4 * size,
+                      12 * knots, 4 * (size_t)grid[2], 4 * nz, 8 * nz * sizeof(double), nz};
+    enum { NUM_PARTS = sizeof(sizes) / sizeof(sizes[0]) };
+    void *parts[NUM_PARTS];
+    size_t total = 1;
+    for (int p = 0; p < NUM_PARTS; p++) total += (sizes[p] + 63) / 64 * 64;
+    char *memory = malloc(total), *next = memory;
+    if (!memory) return NULL;
+    for (int p = 0; p < NUM_PARTS; next += (sizes[p] + 63) / 64 * 64, p++) parts[p] = next;
+    plane->rows = parts[0], plane->points = parts[1], plane->weights = parts[2], plane->place = parts[3];
+    plane->shifts = parts[4], plane->line = parts[5], plane->nearest = parts[6], plane->corners = parts[7];
+    plane->is_mixed = parts[8];
+    return memory;
+}
+
+INLINE Place place_of(const Plane *plane, int64_t j, int64_t k) {
+    const float *point = plane->points + j * plane->nz + k;
+    int64_t size = plane->ny * plane->nz;
+    return (Place){point[0], point[size], point[2 * size]};
+}
+
+/* Whether any of the eight neighbors lies in the box. False for NaN. */
+INLINE int sees(Place at, const int64_t *shape) {
+    return at.x > -1 && at.y > -1 && at.z > -1 && at.x < (float)shape[0] && at.y < (float)shape[1] &&
+           at.z < (float)shape[2];
+}
+
+/* Whether all eight neighbors lie in the box. */
+INLINE int is_inside(Place at, Place last) {
+    return (at.x >= 0) & (at.y >= 0) & (at.z >= 0) & (at.x <= last.x) & (at.y <= last.y) & (at.z <= last.z);
+}
+
+/* Where the voxels of plane `i` lie in the box. */
+INLINE void find_points(int64_t i, const double *origin, const double *step, Plane *plane) {
+    for (int axis = 0; axis < 3; axis++) {
+        float along_z = (float)step[3 * axis + 2];
+        for (int64_t j = 0; j < plane->ny; j++) {
+            float first = (float)(origin[axis] + (double)i * step[3 * axis] + (double)j * step[3 * axis + 1]);
+            float *row = plane->points + (axis * plane->ny + j) * plane->nz;
+            for (int32_t k = 0; k < (int32_t)plane->nz; k++) row[k] = first + (float)k * along_z;
+        }
+    }
+}
+
+/* The control points' shifts at one x: (3, gx, gy, gz) to (3, gy, gz). */
+INLINE void sum_planes(const float *control, const int64_t *grid, const float *weights, float *shifts) {
+    int64_t size = grid[1] * grid[2];
+    memset(shifts, 0, 3 * size * sizeof(float));
+    for (int64_t g = 0; g < grid[0]; g++) {
+        if (weights[g] == 0) continue;
+        for (int axis = 0; axis < 3; axis++)
+            for (int64_t h = 0; h < size; h++)
+                shifts[axis * size + h] += weights[g] * control[(axis * grid[0] + g) * size + h];
+    }
+}
+
+/* Adds the shifts at one x to the places of its voxels. */
+INLINE void shift_points(const int64_t *grid, const float *weights_y, const int32_t *first_z, const float *weights_z,
+                         Plane *plane) {
+    float *line = plane->line;
+    for (int axis = 0; axis < 3; axis++) {
+        for (int64_t j = 0; j < plane->ny; j++) {
+            memset(line, 0, grid[2] * sizeof(float));
+            for (int64_t h = 0; h < grid[1]; h++) {
+                float weight = weights_y[j * grid[1] + h];
+                if (weight == 0) continue;
+                const float *shifts = plane->shifts + (axis * grid[1] + h) * grid[2];
+                for (int64_t q = 0; q < grid[2]; q++) line[q] += weight * shifts[q];
+            }
+            float *row = plane->points + (axis * plane->ny + j) * plane->nz;
+            for (int64_t k = 0; k < plane->nz; k++) {
+                const float *four = line + first_z[k], *weight = weights_z + 4 * k;
+                row[k] += weight[0] * four[0] + weight[1] * four[1];
+                row[k] += weight[2] * four[2] + weight[3] * four[3];
+            }
+        }
+    }
+}
+
+INLINE Row row_of(const Plane *plane, int64_t j) {
+    const int64_t *shape = plane->shape, size = plane->nz;
+    /* Places are float32: this far inside the border, a rounded one never has a neighbor beyond it. */
+    Place end = {(float)(shape[0] - 1.0 - 1e-3 - 1e-6 * shape[0]), (float)(shape[1] - 1.0 - 1e-3 - 1e-6 * shape[1]),
+                 (float)(shape[2] - 1.0 - 1e-3 - 1e-6 * shape[2])};
+    int32_t num = 0;
+    for (int64_t k = 0; k < size; k++) num += is_inside(place_of(plane, j, k), end);
+    if (num == size) return (Row){0, 0, size, size};
+    int64_t first = 0, last = size;
+    while (first < last && !sees(place_of(plane, j, first), shape)) first++;
+    while (first < last && !sees(place_of(plane, j, last - 1), shape)) last--;
+    int64_t start = first, stop = last;
+    while (start < stop && !is_inside(place_of(plane, j, start), end)) start++;
+    while (start < stop && !is_inside(place_of(plane, j, stop - 1), end)) stop--;
+    /* An elastic row leaves the box and comes back: none of it counts as inside. */
+    return num == stop - start ? (Row){first, start, stop, last} : (Row){first, last, last, last};
+}
+
+/* For each voxel, the first of its eight neighbors and the weights of those behind it along each axis. */
+INLINE void find_neighbors(Plane *plane) {
+    int64_t ny = plane->ny, nz = plane->nz, size = ny * nz;
+    int32_t step_x = (int32_t)(plane->shape[1] * plane->shape[2]), step_y = (int32_t)plane->shape[2];
+    for (int64_t j = 0; j < ny; j++) {
+        const float *restrict px = plane->points + j * nz, *restrict py = px + size, *restrict pz = py + size;
+        float *restrict wx = plane->weights + j * nz, *restrict wy = wx + size, *restrict wz = wy + size;
+        uint32_t *restrict place = plane->place + j * nz;
+        Row row = plane->rows[j] = row_of(plane, j);
+        for (int64_t k = row.start; k < row.stop; k++) {
+            int32_t x = (int32_t)px[k], y = (int32_t)py[k], z = (int32_t)pz[k];
+            wx[k] = px[k] - (float)x, wy[k] = py[k] - (float)y, wz[k] = pz[k] - (float)z;
+            place[k] = (uint32_t)(x * step_x + y * step_y + z);
+        }
+    }
+}
+
+/* The class with the largest summed weight among the eight neighbors; the smaller index of equals. */
+INLINE void vote(const uint8_t *line, const uint32_t *at, int64_t num, const Plane *plane, const float *wx,
+                 uint8_t *restrict out) {
+    int64_t nz = plane->nz, size = plane->ny * nz, step_x = plane->shape[1] * plane->shape[2], step_y = plane->shape[2];
+    const float *wy = wx + size, *wz = wy + size;
+    uint8_t *restrict c00 = plane->corners, *restrict c01 = c00 + 2 * nz, *restrict c10 = c01 + 2 * nz;
+    uint8_t *restrict c11 = c10 + 2 * nz, *restrict is_mixed = plane->is_mixed, any_mixed = 0;
+    for (int64_t k = 0; k < num; k++) {
+        const uint8_t *base = line + at[k];
+        memcpy(c00 + 2 * k, base, 2), memcpy(c01 + 2 * k, base + step_y, 2);
+        memcpy(c10 + 2 * k, base + step_x, 2), memcpy(c11 + 2 * k, base + step_x + step_y, 2);
+    }
+    for (int64_t k = 0; k < num; k++) {
+        uint8_t own = c00[2 * k], others = (own ^ c00[2 * k + 1]) | (own ^ c01[2 * k]) | (own ^ c01[2 * k + 1]);
+        others |= (own ^ c10[2 * k]) | (own ^ c10[2 * k + 1]) | (own ^ c11[2 * k]) | (own ^ c11[2 * k + 1]);
+        is_mixed[k] = others, any_mixed |= others, out[k] = own;
+    }
+    for (int64_t k = 0; any_mixed && k < num; k++) {
+        if (!is_mixed[k]) continue;
+        uint8_t labels[8] = {c00[2 * k], c00[2 * k + 1], c01[2 * k], c01[2 * k + 1],
+                             c10[2 * k], c10[2 * k + 1], c11[2 * k], c11[2 * k + 1]};
+        float shares[8];
+        fill_shares(wx[k], wy[k], wz[k], shares);
+        out[k] = largest_share(labels, shares);
+    }
+}
+
+INLINE void take_nearest(const uint8_t *line, const uint32_t *at, int64_t num, const Plane *plane, const float *wx,
+                         uint8_t *restrict out) {
+    const float *wy = wx + plane->ny * plane->nz, *wz = wy + plane->ny * plane->nz;
+    uint32_t jump_x = (uint32_t)(plane->shape[1] * plane->shape[2]), jump_y = (uint32_t)plane->shape[2];
+    uint32_t *restrict nearest = plane->nearest;
+    for (int64_t k = 0; k < num; k++)
+        nearest[k] = at[k] + (wx[k] >= 0.5f) * jump_x + (wy[k] >= 0.5f) * jump_y + (wz[k] >= 0.5f);
+    for (int64_t k = 0; k < num; k++) out[k] = line[nearest[k]];
+}
+
+/* Class at any place, near the border or beyond it, where everything is class 0. */
+INLINE uint8_t label_at(const uint8_t *label, const int64_t *shape, Place at, int votes) {
+    if (!sees(at, shape)) return 0;
+    float half = votes ? 0.0f : 0.5f;
+    int64_t ix = (int64_t)floorf(at.x + half), iy = (int64_t)floorf(at.y + half), iz = (int64_t)floorf(at.z + half);
+    if (!votes) {
+        if (ix < 0 || iy < 0 || iz < 0 || ix >= shape[0] || iy >= shape[1] || iz >= shape[2]) return 0;
+        return label[(ix * shape[1] + iy) * shape[2] + iz];
+    }
+    float wx = at.x - (float)ix, wy = at.y - (float)iy, wz = at.z - (float)iz, shares[8];
+    uint8_t labels[8];
+    for (int corner = 0; corner < 8; corner++) {
+        int dx = corner >> 2, dy = (corner >> 1) & 1, dz = corner & 1;
+        int64_t qx = ix + dx, qy = iy + dy, qz = iz + dz;
+        int is_in = qx >= 0 && qy >= 0 && qz >= 0 && qx < shape[0] && qy < shape[1] && qz < shape[2];
+        labels[corner] = is_in ? label[(qx * shape[1] + qy) * shape[2] + qz] : 0;
+        shares[corner] = (dx ? wx : 1 - wx) * (dy ? wy : 1 - wy) * (dz ? wz : 1 - wz);
+    }
+    return largest_share(labels, shares);
+}
+
+/* A plane of the label. */
+INLINE void fill_label(const uint8_t *label, const Plane *plane, int votes, uint8_t *out) {
+    for (int64_t j = 0; j < plane->ny; j++) {
+        Row row = plane->rows[j];
+        int64_t first = j * plane->nz + row.start;
+        if (votes)
+            vote(label, plane->place + first, row.stop - row.start, plane, plane->weights + first, out + first);
+        else
+            take_nearest(label, plane->place + first, row.stop - row.start, plane, plane->weights + first, out + first);
+        uint8_t *line = out + j * plane->nz;
+        memset(line, 0, row.first);
+        memset(line + row.last, 0, plane->nz - row.last);
+        for (int64_t k = row.first; k < row.last; k++) {
+            if (k == row.start) k = row.stop;
+            if (k >= row.last) break;
+            line[k] = label_at(label, plane->shape, place_of(plane, j, k), votes);
+        }
+    }
+}
+
+#define STORED int16_t
+#define STORED_NAME int16
+#include "warp_stored.h"
+#undef STORED
+#undef STORED_NAME
+#define STORED uint8_t
+#define STORED_NAME uint8
+#include "warp_stored.h"
+#undef STORED
+#undef STORED_NAME
+#define STORED float
+#define STORED_NAME float32
+#include "warp_stored.h"
+
+/* Replaces each class by its entry in a table of 256. */
+int LOOP(swap_classes)(uint8_t *label, int64_t num, const uint8_t *swapped) {
+    for (int64_t k = 0; k < num; k++) label[k] = swapped[label[k]];
+    return DONE;
+}

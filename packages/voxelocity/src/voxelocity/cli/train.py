@@ -34,6 +34,7 @@ def train(
     config: options.ConfigFile = None,
     sets: options.Sets = None,
     no_tuned: options.NoTuned = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every choice of the plan and why.")] = False,
 ) -> None:
     """Train a network on DATASET: plan, cache, train, validate, report."""
     overrides = options.read_overrides(config, sets, no_tuned=no_tuned)
@@ -53,7 +54,7 @@ def train(
 
     # Of several ranks, one prints.
     console = PlainConsole(quiet=read_place().rank > 0)
-    context = RunContext(console=console, spent_s=process_age_s())
+    context = RunContext(console=console, spent_s=process_age_s(), plan_view="full" if verbose else "short")
     if request.folds is not None:
         _show_folds(run_folds(cases, request, context), console)
     else:

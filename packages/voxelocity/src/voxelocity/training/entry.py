@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from rich.console import Console
@@ -85,6 +85,7 @@ class RunOptions(TrainOptions, total=False):
     spent_s: float
     stop: StopRequest | None
     sinks: Sequence[Sink]
+    plan_view: Literal["short", "full", "none"]
     shared: SharedKeys | None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from rich.console import Console
@@ -61,6 +61,7 @@ class FoldsCallOptions(FoldsOptions, total=False):
 
     console: Console | None
     spent_s: float
+    plan_view: Literal["short", "full", "none"]
     make_sinks: Callable[[], Sequence[Sink]]
 
 
@@ -120,13 +121,16 @@ def run_folds(
     with one_group(place, uses_gpu=request.device != "cpu" and torch.cuda.is_available()):
         # Ranks may have waited for each other.
         spent_s = context.spent_s + system_clock() - called_s
+        plan_view = context.plan_view
         for fold, folder in folders.items():
             if fold in begun and folder.is_finished() and not request.full_validation:
                 console.print(f"fold {fold} is finished: {folder.path}", highlight=False)
                 continue
             console.print(f"fold {fold} of {', '.join(map(str, chosen))}: {folder.path}", style="bold", highlight=False)
             stop = StopRequest()
-            of_fold = RunContext(console=console, spent_s=spent_s, stop=stop, sinks=make_sinks(), shared=shared)
+            of_fold = RunContext(
+                console=console, spent_s=spent_s, stop=stop, sinks=make_sinks(), plan_view=plan_view, shared=shared
+            )
             if reason := _train_fold(cases, requests[fold], of_fold, is_alone=place.is_alone):
                 failed[fold] = reason
                 console.print(f"fold {fold} failed: {reason}", style="red", highlight=False, soft_wrap=True)
@@ -136,7 +140,8 @@ def run_folds(
                     f"train: stopped after fold {fold}; the same command trains the other folds",
                     signal_number=stop.signal_number,
                 )
-            spent_s = 0.0
+            # The others have the same plan.
+            spent_s, plan_view = 0.0, plan_view if fold in begun else "none"
             shared = shared or _shared_keys(out, cases)
     runs = {fold: folder.path for fold, folder in folders.items() if fold not in failed}
     evaluation = pool_runs(list(runs.values())) if runs else None

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -20,7 +20,7 @@ from voxelocity.core.requests.train import TrainRequest
 from voxelocity.parallel import World, launcher_job
 from voxelocity.planning import Planned, SharedKeys, check_code, plan_cases
 from voxelocity.planning.machine import survey
-from voxelocity.report import plan_table
+from voxelocity.report import plan_summary, plan_table
 from voxelocity.training.caching import SKIPPED
 from voxelocity.training.resume import (
     SavedRun,
@@ -67,6 +67,8 @@ class RunContext:
 
     One that fails is reported once and left out. A resumed run continues their records.
     """
+    plan_view: Literal["short", "full", "none"] = "short"
+    """What is shown of the plan of a new run: a few lines, every choice with its reason, or nothing."""
     shared: SharedKeys | None = None
     """Keys of the plan to take over from another run; a run that is resumed has its own."""
 
@@ -194,7 +196,8 @@ def open_session(
     world.set_silence(planned.plan.parallel.silence_s)
     with folder.locked() if world.is_leader else nullcontext("") as notice:
         if world.is_leader:
-            _write_beginning(session_plan, folder, overwrite=request.overwrite, console=console)
+            _write_beginning(session_plan, folder, overwrite=request.overwrite)
+            _show_beginning(session_plan, folder, console, context.plan_view)
         began_s = clock() - world.from_leader(clock() - began_s)
         with (
             EventLog.resume(events_path(folder.path, rank=world.place.rank), begin_s=began_s, clock=clock) as log,
@@ -229,16 +232,24 @@ def open_session(
                 yield session
 
 
-def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite: bool, console: Console) -> None:
-    """Marks the folder as holding this run, and says so."""
+def _show_beginning(session_plan: SessionPlan, folder: RunFolder, console: Console, plan_view: str) -> None:
+    """What the run continues, or its plan."""
+    if session_plan.saved is not None:
+        doing = "validating the finished run" if session_plan.is_finished else "resuming the unfinished run"
+        console.print(f"{doing} in {folder.path}", highlight=False, soft_wrap=True)
+    elif plan_view == "full":
+        console.print(plan_table(session_plan.planned.choices))
+    elif plan_view == "short":
+        console.print(plan_summary(session_plan.planned.to_record()))
+
+
+def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite: bool) -> None:
+    """Marks the folder as holding this run."""
     if overwrite:
         # Only now, so that a mistake in the new command does not lose the old run.
         folder.clear()
     if session_plan.saved is not None:
-        doing = "validating the finished run" if session_plan.is_finished else "resuming the unfinished run"
-        console.print(f"{doing} in {folder.path}", highlight=False)
         return
-    console.print(plan_table(session_plan.planned.choices))
     command = shlex.join(without_credentials(sys.argv))
     begin: dict[str, Any] = {"command": command}
     if job := launcher_job():

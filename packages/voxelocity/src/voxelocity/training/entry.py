@@ -39,7 +39,7 @@ from voxelocity.training.results import SlicePictures, unlearned_text, write_met
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import Session, StopAskedError, StopRequest
 from voxelocity.training.sharding import FeedOfLeader, shard_network
-from voxelocity.training.validation import Validation, full_command
+from voxelocity.training.validation import MOST_FIRST_SHARE, Validation, full_command
 from voxelocity_observe.core.clock import Clock
 from voxelocity_observe.core.host import peak_device_bytes, peak_host_bytes
 from voxelocity_observe.core.quantities import duration_text
@@ -235,7 +235,9 @@ def _plan_budget(
 
     def rehearse_and_allot() -> Allotment:
         validation.rehearse(averaged, load_s=load_s)
-        return validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s)
+        found = validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s)
+        validation.fit_intermediate(found.end_s - found.begin_s)
+        return found
 
     with session.stage("rehearse validation"):
         allotted = session.world.run_on_leader(rehearse_and_allot)
@@ -245,10 +247,11 @@ def _plan_budget(
             f"planned for now: {planned}. For a full validation later: {full_command(session.folder.path)}"
         )
     share, validation_s = train.validation_share, validation.intermediate_s
-    if not train.validate_every_steps and share and validation_s > share * (allotted.end_s - elapsed_s()):
+    most_s = max(share, MOST_FIRST_SHARE) * (allotted.end_s - elapsed_s())
+    if not train.validate_every_steps and share and validation_s > most_s:
         session.console.print(
-            f"no Dice on the way: a validation takes about {duration_text(validation_s)}, and may take {share:.0%} of "
-            "the time of the steps; --set train.validation_share=0.1 gives it more",
+            f"no Dice on the way: a validation takes about {duration_text(validation_s)}, and may take "
+            f"{duration_text(most_s)} of this training; --set train.validation_share=0.1 gives it more",
             highlight=False,
             soft_wrap=True,
         )

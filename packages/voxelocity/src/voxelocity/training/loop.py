@@ -19,7 +19,7 @@ from voxelocity.training.progress import EpochPhases, ProgressPicture, TerminalP
 from voxelocity.training.readings import AskedLosses, RunAhead, StepParts
 from voxelocity.training.session import Session, StopAskedError
 from voxelocity.training.sharding import FeedOfLeader
-from voxelocity.training.validation import Validation
+from voxelocity.training.validation import MOST_FIRST_SHARE, Validation
 from voxelocity_observe.core.errors import NonFiniteLossError
 from voxelocity_observe.spans import SpanRecorder, device_clock, phase, span
 
@@ -27,6 +27,9 @@ from voxelocity_observe.spans import SpanRecorder, device_clock, phase, span
 _WINDOW_S, _WINDOW_STEPS = 1.0, 200
 # A rank that takes this many times as long as the longest of this many last steps hangs.
 _TIMES_A_STEP, _NUM_KNOWN_STEPS = 20.0, 20
+# The first validation comes when this share of the training is done, unless its usual time comes before; trainings of
+# a few seconds have none.
+_FIRST_AT, _FIRST_AFTER_S = 0.2, 3.0
 # What is not a step has a longer limit: a large case is scored, a large file is written.
 _TIMES_SILENCE = 4.0
 
@@ -340,7 +343,15 @@ class Loop:
         # Training time pays for each validation: it may take its share of the time since the last one.
         expected_s = self._expected_validation_s()
         is_paid = self.state.trained_s - self.state.validated_at_s >= expected_s / train.validation_share
-        return is_paid and expected_s <= self.budget.remaining_s()
+        return (is_paid or self._first_is_due(expected_s)) and expected_s <= self.budget.remaining_s()
+
+    def _first_is_due(self, expected_s: float) -> bool:
+        """Whether the user should see a first Dice now, although the steps have not paid for it yet."""
+        state = self.state
+        if state.validated_step or self.plan.train.target_dice or state.trained_s < _FIRST_AFTER_S:
+            return False
+        share = self.budget.progress_ahead(state.step)
+        return share >= _FIRST_AT and expected_s <= MOST_FIRST_SHARE * state.trained_s / share
 
     def _expected_validation_s(self) -> float:
         return self.state.last_validation_s or self._first_validation_s
@@ -349,6 +360,10 @@ class Loop:
         """Validates, logs the facts, and moves the end of a time budget by what is now known."""
         self._read_all()
         self.training.make_room()
+        if not (self.state.validated_step or self.plan.train.time_budget_s):
+            self.validation.fit_intermediate(
+                self.state.trained_s / max(self.budget.progress_ahead(self.state.step), 1e-6)
+            )
         start = self.clock()
         with phase("validation", color="gold"), self._limit_waiting(self._expected_validation_s()):
             mean_dice, dice = self.validation.intermediate(self.training.averaged())
@@ -361,10 +376,13 @@ class Loop:
         state.validated_at_s = state.trained_s
         state.validated_step = state.step
         self.session.log.write(
-            "validation", step=state.step, seconds=seconds, mean_dice=mean_dice, dice=dice, is_best=is_best
-        )
+            "validation", step=state.step, seconds=seconds, mean_dice=mean_dice, dice=dice, is_best=is_best,
+            num_cases=self.validation.num_intermediate,
+        )  # fmt: skip
         num_absent = sum(math.isnan(value) for value in dice.values())
-        self._bar.show_validation(state.step, mean_dice, is_best, num_absent=num_absent)
+        self._bar.show_validation(
+            state.step, mean_dice, is_best, num_cases=self.validation.num_intermediate, num_absent=num_absent
+        )
         self.validation.take_duration(seconds)
         if self.plan.train.time_budget_s:
             self.budget.end_at(

@@ -109,7 +109,7 @@ def plan_session(cases: Cases, request: TrainRequest, context: RunContext, *, be
         check_code(saved.plan, request.overrides, where=str(folder.record))
         check_options(folder, saved, request)
         keys = resumed_keys(saved, request.overrides, where=str(folder.record))
-        wanted = replace(wanted, fold=saved.fold, time_budget_s=AUTO, seed=AUTO, overrides=keys)
+        wanted = replace(wanted, fold=saved.fold, time_budget_s=AUTO, seed=AUTO, epochs=None, overrides=keys)
     source_run = open_source_run(request.start_from, saved, overrides=wanted.overrides, folder=folder)
     if source_run is not None and saved is None:
         check_held_out(source_run, cases, 0 if wanted.fold == AUTO else wanted.fold)

@@ -16,7 +16,7 @@ from voxelocity.core.config import AUTO, flatten
 from voxelocity.core.remote import remote_url
 from voxelocity.core.requests.train import TrainRequest
 from voxelocity.data.pipeline import declare_channels, declare_labels
-from voxelocity.planning import PLACES, Plan, Planned, read_overrides, without_places
+from voxelocity.planning import PLACES, Plan, Planned, read_overrides, steps_of_passes, without_places
 from voxelocity.report import read_run
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.run_folder import RunFolder
@@ -250,6 +250,16 @@ def conflicting_options(saved: SavedRun, request: TrainRequest) -> list[str]:
     for name, (value, text) in fixed.items():
         if getattr(request, name) not in (AUTO, value):
             lines.append(f"{request.spelled(name)} where {text} is stored")
+    data = saved.plan.data
+    if request.epochs is not None and saved.case_ids:
+        steps = steps_of_passes(
+            request.epochs,
+            len(saved.case_ids.get("training", ())),
+            draws_per_case=data.patch.draws_per_case,
+            batch_size=data.batch_size,
+        )
+        if steps != stored["train.steps"]:
+            lines.append(f"{request.spelled('epochs')} where {count_text(stored['train.steps'], 'step')} are stored")
     for key, value in read_overrides(request.overrides).items():
         if value != stored[key] and not _is_free(key):
             lines.append(f"{key}={value} where {stored[key]} is stored")

@@ -39,6 +39,11 @@ class TrainRequest(PlanKeys):
 
     No numbers mean every fold of the data set; None trains the one that `fold` says.
     """
+    epochs: Annotated[int | None, Option(least=1)] = None
+    """Train for this many passes over the training cases.
+
+    With a time budget, the run ends at whichever comes first.
+    """
     start_from: Annotated[Path | None, Option(flags=("--from",))] = None
     """Fine-tune: start from the weights of this finished run, with its network.
 
@@ -63,6 +68,8 @@ class TrainRequest(PlanKeys):
 
     def _check(self) -> None:
         super()._check()
+        if self.epochs is not None:
+            self.check_number("epochs", "give a whole number from 1", least=1, is_whole=True)
         self.check_one_of("the first keeps what was trained, the second replaces it", "resume", "overwrite")
         if self.folds is not None and self.fold != "auto":
             raise self.refusal("the first trains one fold, the second several; give one of them", "fold", "folds")
@@ -71,6 +78,7 @@ class TrainRequest(PlanKeys):
 class EachFoldOptions(PlanKeyOptions, total=False):
     """The fields of `TrainRequest` that one training and several folds take as keywords."""
 
+    epochs: int | None
     start_from: Path | str | None
     overwrite: bool
     full_validation: bool

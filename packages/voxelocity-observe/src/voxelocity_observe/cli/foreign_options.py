@@ -1,4 +1,4 @@
-"""Options that users know from other tools: what to write in their place here."""
+"""Groups of commands: how they are listed, and what they answer to options that users know from other tools."""
 
 from __future__ import annotations
 
@@ -55,10 +55,25 @@ _PLAN_KEYS = {
 }  # fmt: skip
 _RECIPE_KEYS = {"fit": "fit", "data": "fit", "optimizer": "fit.optimizer"}
 _OWN_RECIPES = {"pathology", "tractography"}
+# Characters of a command's help in the list of all: more than any has.
+_WHOLE = 1000
 _ACTIONS = dict.fromkeys(("inference", "infer", "generate", "test"), "predict")
 
 
-class HintingGroup(TyperGroup):
+class ListingGroup(TyperGroup):
+    """Commands whose list has their whole first sentences."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Lists the commands under their panels, each with its whole first sentence."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        shown = [(name, command) for name, command in found if command is not None and not command.hidden]
+        for panel in dict.fromkeys(getattr(command, "rich_help_panel", None) for _, command in shown):
+            of_panel = [pair for pair in shown if getattr(pair[1], "rich_help_panel", None) == panel]
+            with formatter.section(panel if isinstance(panel, str) else "Commands"):
+                formatter.write_dl([(name, command.get_short_help_str(_WHOLE)) for name, command in of_panel])
+
+
+class HintingGroup(ListingGroup):
     """Commands that answer an option of another tool with what does the same here."""
 
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> tuple[str | None, Any, list[str]]:  # type: ignore[override]

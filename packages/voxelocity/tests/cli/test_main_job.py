@@ -75,6 +75,9 @@ def test_train_and_predict_through_the_command_line_agree(voxelocity, tiny_msd, 
     mean = np.mean([dice for case in scores for dice in case["dice"].values()])
     assert mean > 0.1, "otherwise agreement would prove little"
     assert f"Mean foreground Dice {mean:.3f} on 2 held-out cases after" in trained.out
+    assert trained.out.splitlines()[-1].endswith(
+        f"see {run / 'report.html'}; next: voxelocity predict {run} SCANS -o OUT"
+    )
     page = (run / "report.html").read_text()
     assert f"{mean:.3f}" in page
 

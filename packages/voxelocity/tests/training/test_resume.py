@@ -355,6 +355,13 @@ def test_going_on_on_another_device_is_allowed_and_said(run_in, stop_after, tmp_
     assert "started on cuda and continues on cpu with the same plan" in warning
 
 
+def test_a_stop_leaves_a_page_and_names_it(run_in, tmp_path, stop_after):
+    error = stop_after(tmp_path / "run", 3)
+    page = tmp_path / "run" / "report.html"
+    assert f"and {page} shows what there is" in str(error)
+    assert "Interrupted by" in page.read_text()
+
+
 def test_a_stop_before_the_first_step_says_that_nothing_is_lost(whole_run, run_in, tmp_path):
     run, stop = tmp_path / "run", StopRequest()
     stop.signal_number = signal.SIGINT

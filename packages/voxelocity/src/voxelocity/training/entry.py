@@ -6,6 +6,7 @@ The run itself follows: fill the cache, build the network, train (`loop`), valid
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -61,6 +62,7 @@ class RunResult:
             foreground in truth or prediction, or the training is too short to be scored.
         headline: the result in words: that mean with the cases behind it, or why there is none.
         unlearned: why the training is too short to be scored; "" where it is not.
+        next_command: what users do next, as they type it.
         scores: one per validation case.
         step: optimizer steps done.
         seconds: of the whole run, all sessions.
@@ -71,6 +73,7 @@ class RunResult:
     mean_dice: float | None
     headline: str
     unlearned: str
+    next_command: str
     scores: tuple[CaseScore, ...]
     step: int
     seconds: float
@@ -352,11 +355,20 @@ def _write_results(session: Session, state: LoopState, final: FinalScores, pictu
         mean_dice=mean_dice,
         headline=score_text(facts),
         unlearned=short,
+        next_command=_next_command(session, is_whole=len(scores) == facts.dataset.num_validation, is_short=bool(short)),
         scores=tuple(scores),
         step=state.step,
         seconds=log.elapsed_s(),
         target_reached_s=next(reached_s, None),
     )
+
+
+def _next_command(session: Session, *, is_whole: bool, is_short: bool) -> str:
+    """What a user does next: train for longer, score all cases, or predict."""
+    folder = session.folder.path
+    if is_short:
+        return f"voxelocity train --resume {shlex.quote(str(folder))} --time-budget +10m"
+    return f"voxelocity predict {shlex.quote(str(folder))} SCANS -o OUT" if is_whole else full_command(folder)
 
 
 def _validate_again(session: Session, skipped: Collection[str]) -> RunResult:

@@ -18,8 +18,9 @@ from rich.console import Console
 
 from voxelocity.core.batch import PLAIN
 from voxelocity.core.cases import Cases
+from voxelocity.core.config import AUTO
 from voxelocity.core.records import CaseScore
-from voxelocity.core.requests.train import TrainOptions, TrainRequest
+from voxelocity.core.requests.train import MoreTime, TrainOptions, TrainRequest
 from voxelocity.data.pipeline import Feed, PreparedCases
 from voxelocity.infer import save_keep_largest, save_model
 from voxelocity.metrics import summarize
@@ -142,7 +143,10 @@ def _adapt_to_restart(request: TrainRequest, world: World) -> TrainRequest:
     folder = RunFolder(request.out)
     is_begun = folder.holds_run and not (request.overwrite and not folder.is_of_job(launcher_job()))
     if world.from_leader(world.place.num_restarts > 0 and is_begun):
-        return replace(request, resume=True, overwrite=False)
+        # What the launcher started has written down the time that it got.
+        has_more = isinstance(request.time_budget_s, MoreTime) and not folder.is_finished()
+        budget_s = AUTO if has_more else request.time_budget_s
+        return replace(request, resume=True, overwrite=False, time_budget_s=budget_s)
     return request
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from voxelocity.core.cases import Cases
 from voxelocity.core.config import AUTO
 from voxelocity.core.requests.plan import plan_request
-from voxelocity.core.requests.train import TrainRequest
+from voxelocity.core.requests.train import MoreTime, TrainRequest
 from voxelocity.parallel import World, launcher_job
 from voxelocity.planning import Planned, SharedKeys, check_code, plan_cases
 from voxelocity.planning.machine import survey
@@ -27,6 +27,7 @@ from voxelocity.training.resume import (
     check_data,
     check_options,
     check_plan,
+    record_more_time,
     resumed_keys,
     run_to_resume,
     saved_run_record,
@@ -41,6 +42,7 @@ from voxelocity_observe.core.environment import environment
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.events import EventLog, events_path, read_events
 from voxelocity_observe.core.host import default_cache_folder
+from voxelocity_observe.core.quantities import duration_text
 from voxelocity_observe.monitor.samples import SampleEvents
 from voxelocity_observe.monitor.sampling import Sampler
 from voxelocity_observe.sinks import Outlets, RunStart, Sink
@@ -84,6 +86,7 @@ class SessionPlan:
         is_finished: only its final validation is repeated.
         skipped: ids of cases that earlier sessions left out.
         timings: seconds by stage up to now.
+        taken_s: seconds that it took before it got more time; 0 if it did not.
     """
 
     planned: Planned
@@ -92,6 +95,7 @@ class SessionPlan:
     is_finished: bool
     skipped: frozenset[str]
     timings: Mapping[str, float]
+    taken_s: float = 0.0
 
 
 def plan_session(cases: Cases, request: TrainRequest, context: RunContext, *, began_s: float) -> SessionPlan:
@@ -101,10 +105,15 @@ def plan_session(cases: Cases, request: TrainRequest, context: RunContext, *, be
     saved = run_to_resume(folder, request)
     is_finished = saved is not None and folder.is_finished()
     folder.check()
-    skipped = frozenset(str(event.get("case_id")) for event in _events(folder, saved) if event["event"] == SKIPPED)
+    earlier, taken_s = _events(folder, saved), 0.0
+    skipped = frozenset(str(event.get("case_id")) for event in earlier if event["event"] == SKIPPED)
     planning_began_s, wanted = context.clock(), plan_request(request)
     if saved is not None:
         cases = check_data(folder, saved, cases)
+    if saved is not None and isinstance(request.time_budget_s, MoreTime):
+        taken_s = max((float(event["time_s"]) for event in earlier), default=0.0)
+        saved = saved.with_more_time(request.time_budget_s, taken_s=taken_s, is_finished=is_finished)
+        is_finished = False
     if saved is not None and request.resume:
         check_code(saved.plan, request.overrides, where=str(folder.record))
         check_options(folder, saved, request)
@@ -125,8 +134,9 @@ def plan_session(cases: Cases, request: TrainRequest, context: RunContext, *, be
     folder.open()
     timings = {"start": planning_began_s - began_s, "plan": context.clock() - planning_began_s}
     return SessionPlan(
-        planned=planned, saved=saved, source_run=source_run, is_finished=is_finished, skipped=skipped, timings=timings
-    )
+        planned=planned, saved=saved, source_run=source_run, is_finished=is_finished, taken_s=taken_s, skipped=skipped,
+        timings=timings,
+    )  # fmt: skip
 
 
 def _check_ranks(planned: Planned) -> None:
@@ -224,6 +234,8 @@ def open_session(
             ):
                 if notice:
                     session.warn(notice)
+                if session_plan.taken_s:
+                    _announce_more_time(session, session_plan.taken_s)
                 if saved is not None and saved.device not in ("", planned.machine.device):
                     session.warn(
                         f"train: the run was started on {saved.device} and continues on {planned.machine.device} with "
@@ -249,6 +261,8 @@ def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite:
         # Only now, so that a mistake in the new command does not lose the old run.
         folder.clear()
     if session_plan.saved is not None:
+        if session_plan.taken_s:
+            record_more_time(folder, session_plan.saved, taken_s=session_plan.taken_s)
         return
     command = shlex.join(without_credentials(sys.argv))
     begin: dict[str, Any] = {"command": command}
@@ -257,6 +271,17 @@ def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite:
     if session_plan.source_run is not None:
         begin["start"] = session_plan.source_run.to_plain()
     folder.write_record({**begin, **saved_run_record(session_plan.planned)})
+
+
+def _announce_more_time(session: Session, taken_s: float) -> None:
+    """Logs that the run continues beyond its end, which its page then says."""
+    total_s = session.plan.train.time_budget_s
+    session.log.write("extended", taken_s=taken_s, time_budget_s=total_s)
+    session.warn(
+        f"train: this run took {duration_text(taken_s)} and gets {duration_text(total_s - taken_s)} more, so its "
+        "results come from two parts. The learning rate continues as if all of this time had been planned: it rises "
+        "again, and the Dice may fall before it rises"
+    )
 
 
 def sample_system(log: EventLog) -> Sampler:

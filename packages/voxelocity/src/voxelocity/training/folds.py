@@ -35,6 +35,7 @@ from voxelocity_observe.core.errors import (
     OutputError,
     VoxelocityError,
 )
+from voxelocity_observe.core.quantities import count_text
 from voxelocity_observe.core.request import context_of, documents
 from voxelocity_observe.sinks import Sink
 
@@ -214,7 +215,7 @@ def _folds_of(cases: Cases) -> tuple[int, ...]:
     found = tuple(sorted({ref.fold for ref in cases.refs if ref.label is not None and ref.fold is not None}))
     if len(found) < 2:
         raise DatasetError(
-            f"train: {cases.root} has {len(found)} folds with labeled cases, and --folds all needs at least two; train "
-            "without --folds, or declare folds (docs/data-sets.md)"
+            f"train: {cases.root} has {count_text(len(found), 'fold')} with labeled cases, and --folds all needs at "
+            "least two; train without --folds, or declare folds (docs/data-sets.md)"
         )
     return found

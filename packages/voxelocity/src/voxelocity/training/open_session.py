@@ -42,7 +42,7 @@ from voxelocity_observe.core.environment import environment
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.events import EventLog, events_path, read_events
 from voxelocity_observe.core.host import default_cache_folder
-from voxelocity_observe.core.quantities import duration_text
+from voxelocity_observe.core.quantities import count_text, duration_text
 from voxelocity_observe.monitor.samples import SampleEvents
 from voxelocity_observe.monitor.sampling import Sampler
 from voxelocity_observe.sinks import Outlets, RunStart, Sink
@@ -150,8 +150,8 @@ def _check_ranks(planned: Planned) -> None:
     batch_size, config = plan.data.batch_size, plan.parallel
     if config.max_bytes and len(config.max_bytes) != num_ranks:
         raise ConfigError(
-            f"train: parallel.max_bytes has {len(config.max_bytes)} values for {num_ranks} ranks; give one for each, "
-            "or none"
+            f"train: parallel.max_bytes has {count_text(len(config.max_bytes), 'value')} for {num_ranks} ranks; "
+            "give one for each, or none"
         )
     if num_ranks == 1:
         return
@@ -169,8 +169,8 @@ def _check_ranks(planned: Planned) -> None:
         )
     if not isinstance(config.balance, str) and len(config.balance) != num_ranks:
         raise ConfigError(
-            f"train: parallel.balance has {len(config.balance)} proportions for {num_ranks} ranks; give one for each, "
-            "or auto"
+            f"train: parallel.balance has {count_text(len(config.balance), 'proportion')} for {num_ranks} ranks; "
+            "give one for each, or auto"
         )
 
 

@@ -22,7 +22,7 @@ from voxelocity.training.results import SlicePictures
 from voxelocity.training.scoring import mean_dice, score_cases, score_prepared
 from voxelocity.training.session import Session, StopAskedError
 from voxelocity.training.validation_cost import FinalSize, ValidationCost, num_passes, rehearse
-from voxelocity_observe.core.quantities import duration_text, listed
+from voxelocity_observe.core.quantities import count_text, duration_text, listed
 
 # Share of a time budget that measuring the cost may take.
 _REHEARSAL_SHARE = 0.05
@@ -351,8 +351,8 @@ class Validation:
         estimated = [f"{score.case_id} ({', '.join(score.hd95_estimated)})" for score in scores if score.hd95_estimated]
         if estimated:
             warn(
-                f"train: in {len(estimated)} cases a predicted surface is many times as large as the true one, so its "
-                f"distances were measured on only part of its voxels: {listed(estimated)}; see hd95_estimated in "
+                f"train: in {count_text(len(estimated), 'case')} a predicted surface is many times as large as the "
+                f"true one, so its distances were measured on only part of its voxels: {listed(estimated)}; see hd95_estimated in "
                 "scores.json"
             )
 

@@ -352,8 +352,8 @@ class Validation:
         if estimated:
             warn(
                 f"train: in {count_text(len(estimated), 'case')} a predicted surface is many times as large as the "
-                f"true one, so its distances were measured on only part of its voxels: {listed(estimated)}; see hd95_estimated in "
-                "scores.json"
+                f"true one, so its distances were measured on only part of its voxels: {listed(estimated)}; see "
+                "hd95_estimated in scores.json"
             )
 
 

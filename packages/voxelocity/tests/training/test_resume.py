@@ -418,13 +418,6 @@ def test_more_time_is_for_a_run_that_is_there(longer, run_in, tmp_path):
         run_in(run)
 
 
-def test_a_stop_leaves_a_page_and_names_it(run_in, tmp_path, stop_after):
-    error = stop_after(tmp_path / "run", 3)
-    page = tmp_path / "run" / "report.html"
-    assert f"and {page} shows what there is" in str(error)
-    assert "Interrupted by" in page.read_text()
-
-
 def test_a_stop_before_the_first_step_says_that_nothing_is_lost(whole_run, run_in, tmp_path):
     run, stop = tmp_path / "run", StopRequest()
     stop.signal_number = signal.SIGINT

@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Column
+from rich.progress import Progress, TextColumn
 
 from voxelocity.report import RunFacts, render_progress_png
 from voxelocity.report.facts import step_record, validation_record
 from voxelocity_observe.core.clock import Clock, system_clock
+from voxelocity_observe.core.console import folded, short_bar
 from voxelocity_observe.core.errors import OutputError
 from voxelocity_observe.core.events import EventLog
 from voxelocity_observe.core.quantities import count_text, dice_text, duration_text, share_text
 from voxelocity_observe.spans import report_ended_span
 
 _LINE_PERIOD_S = 5.0
-_BAR_COLUMNS = 24
 _PICTURE_PERIOD_S = 60.0
 _MOST_POINTS = 2000
 _SHORTEST_EPOCH_S = 1.0
@@ -40,9 +39,7 @@ class TerminalProgress:
         self._line_at = clock()
         self._dice = ""
         self._bar = Progress(
-            BarColumn(bar_width=min(_BAR_COLUMNS, console.width // 4)),
-            # A narrow terminal gets several lines rather than a part of one.
-            TextColumn("{task.fields[facts]}", table_column=Column(overflow="fold")),
+            short_bar(console), TextColumn("{task.fields[facts]}", table_column=folded()),
             console=console, transient=True, refresh_per_second=4, disable=not console.is_terminal,
         )  # fmt: skip
         self._task = self._bar.add_task("training", total=1.0, facts="")

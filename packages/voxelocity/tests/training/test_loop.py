@@ -1,5 +1,4 @@
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from voxelocity.report import read_run
 from voxelocity.step import TrainingStep
 from voxelocity.training import loop as loop_module
 from voxelocity.training import train
-from voxelocity.training.loop import Loop, LoopState
+from voxelocity.training.loop import Loop
 from voxelocity.training.readings import PART_OF_SPAN, AskedLosses, StepParts, part_seconds
 from voxelocity_observe.core.errors import NonFiniteLossError
 from voxelocity_observe.core.time_parts import EXCHANGE, GRAPH
@@ -159,18 +158,3 @@ def test_parts_are_those_of_a_diagnosis():
 
     # A program that is watched has no exchange that is known to be one, and no graph of ours.
     assert set(PART_OF_SPAN.values()) - {EXCHANGE, GRAPH} <= set(PARTS)
-
-
-@pytest.mark.parametrize(
-    ("changes", "is_due"),
-    [({}, True), ({"trained_s": 9.0}, False), ({"validated_step": 5}, False), ({"target_dice": 0.8}, False),
-     ({"expected_s": 3.0}, False)],
-)  # fmt: skip
-def test_a_first_dice_is_due_after_a_fifth_of_the_training_if_it_is_cheap(changes, is_due):
-    facts = {"trained_s": 12.0, "validated_step": 0, "target_dice": 0.0, "expected_s": 2.0, **changes}
-    loop = SimpleNamespace(
-        state=LoopState(step=30, trained_s=facts["trained_s"], validated_step=facts["validated_step"]),
-        plan=SimpleNamespace(train=SimpleNamespace(target_dice=facts["target_dice"])),
-        budget=SimpleNamespace(progress_ahead=lambda step: facts["trained_s"] / 50.0),
-    )
-    assert Loop._first_is_due(loop, facts["expected_s"]) == is_due

@@ -31,7 +31,7 @@ from voxelocity.report.summary import score_text
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
 from voxelocity.training.ahead import image_format_of
 from voxelocity.training.balancing import Balance
-from voxelocity.training.budget import Allotment, Budget, slowdown
+from voxelocity.training.budget import MOST_FIRST_SHARE, Allotment, Budget, slowdown
 from voxelocity.training.caching import fill_caches, prepared_cases
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.loop import Loop, LoopState
@@ -41,7 +41,7 @@ from voxelocity.training.results import SlicePictures, unlearned_text, write_met
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import Session, StopAskedError, StopRequest
 from voxelocity.training.sharding import FeedOfLeader, shard_network
-from voxelocity.training.validation import MOST_FIRST_SHARE, Validation, full_command
+from voxelocity.training.validation import Validation, full_command
 from voxelocity_observe.core.clock import Clock
 from voxelocity_observe.core.host import peak_device_bytes, peak_host_bytes
 from voxelocity_observe.core.quantities import duration_text

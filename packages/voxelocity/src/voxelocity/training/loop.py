@@ -13,13 +13,13 @@ from voxelocity.data.pipeline import Feed
 from voxelocity.report import read_run
 from voxelocity.step import TrainingStep, learning_rate_at
 from voxelocity.training.balancing import Balance
-from voxelocity.training.budget import Budget
+from voxelocity.training.budget import Budget, first_dice_is_due
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.progress import EpochPhases, ProgressPicture, TerminalProgress
 from voxelocity.training.readings import AskedLosses, RunAhead, StepParts
 from voxelocity.training.session import Session, StopAskedError
 from voxelocity.training.sharding import FeedOfLeader
-from voxelocity.training.validation import MOST_FIRST_SHARE, Validation
+from voxelocity.training.validation import Validation
 from voxelocity_observe.core.errors import NonFiniteLossError
 from voxelocity_observe.spans import SpanRecorder, device_clock, phase, span
 
@@ -27,9 +27,6 @@ from voxelocity_observe.spans import SpanRecorder, device_clock, phase, span
 _WINDOW_S, _WINDOW_STEPS = 1.0, 200
 # A rank that takes this many times as long as the longest of this many last steps hangs.
 _TIMES_A_STEP, _NUM_KNOWN_STEPS = 20.0, 20
-# The first validation comes when this share of the training is done, unless its usual time comes before; trainings of
-# a few seconds have none.
-_FIRST_AT, _FIRST_AFTER_S = 0.2, 3.0
 # What is not a step has a longer limit: a large case is scored, a large file is written.
 _TIMES_SILENCE = 4.0
 
@@ -343,15 +340,10 @@ class Loop:
         # Training time pays for each validation: it may take its share of the time since the last one.
         expected_s = self._expected_validation_s()
         is_paid = self.state.trained_s - self.state.validated_at_s >= expected_s / train.validation_share
-        return (is_paid or self._first_is_due(expected_s)) and expected_s <= self.budget.remaining_s()
-
-    def _first_is_due(self, expected_s: float) -> bool:
-        """Whether the user should see a first Dice now, although the steps have not paid for it yet."""
-        state = self.state
-        if state.validated_step or self.plan.train.target_dice or state.trained_s < _FIRST_AFTER_S:
-            return False
-        share = self.budget.progress_ahead(state.step)
-        return share >= _FIRST_AT and expected_s <= MOST_FIRST_SHARE * state.trained_s / share
+        if not is_paid and not (self.state.validated_step or train.target_dice):
+            progress = self.budget.progress_ahead(self.state.step)
+            is_paid = first_dice_is_due(self.state.trained_s, progress=progress, expected_s=expected_s)
+        return is_paid and expected_s <= self.budget.remaining_s()
 
     def _expected_validation_s(self) -> float:
         return self.state.last_validation_s or self._first_validation_s

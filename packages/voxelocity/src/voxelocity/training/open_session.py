@@ -232,10 +232,8 @@ def open_session(
                 began_s=began_s,
                 timings=session_plan.timings,
             ):
-                if notice:
-                    session.warn(notice)
-                if session_plan.taken_s:
-                    _announce_more_time(session, session_plan.taken_s)
+                for text in filter(None, (notice, _more_time_text(session, session_plan.taken_s))):
+                    session.warn(text)
                 if saved is not None and saved.device not in ("", planned.machine.device):
                     session.warn(
                         f"train: the run was started on {saved.device} and continues on {planned.machine.device} with "
@@ -273,11 +271,13 @@ def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite:
     folder.write_record({**begin, **saved_run_record(session_plan.planned)})
 
 
-def _announce_more_time(session: Session, taken_s: float) -> None:
-    """Logs that the run continues beyond its end, which its page then says."""
+def _more_time_text(session: Session, taken_s: float) -> str:
+    """Logs that the run continues beyond its end; what its page must say of it, "" if it does not."""
+    if not taken_s:
+        return ""
     total_s = session.plan.train.time_budget_s
     session.log.write("extended", taken_s=taken_s, time_budget_s=total_s)
-    session.warn(
+    return (
         f"train: this run took {duration_text(taken_s)} and gets {duration_text(total_s - taken_s)} more, so its "
         "results come from two parts. The learning rate continues as if all of this time had been planned: it rises "
         "again, and the Dice may fall before it rises"

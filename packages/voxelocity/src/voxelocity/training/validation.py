@@ -28,9 +28,8 @@ from voxelocity_observe.core.quantities import count_text, duration_text, listed
 _REHEARSAL_SHARE = 0.05
 # Mirroring adds less than this to the mean Dice; only mirrored windows, those of the final validation, reach a target.
 _NEAR_TARGET = 0.02
-# Of the training, what the first intermediate validation may take: this share before cases are left out, and with a
-# single case at most the second one.
-_FIRST_SHARE, MOST_FIRST_SHARE = 0.02, 0.05
+# Of the training, what the first intermediate validation may take before cases are left out.
+_FIRST_SHARE = 0.02
 # If a larger margin would cost cases.
 _LEAST_MARGIN = 0.05
 

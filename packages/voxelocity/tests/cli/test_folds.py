@@ -7,6 +7,7 @@ def test_chosen_folds_are_trained_pooled_and_kept(voxelocity, tiny_msd, tiny_set
     command = ("train", tiny_msd, "-o", tmp_path / "cv", "--folds", "0,2", *tiny_sets, "--device", "cpu")
     ended = voxelocity(*command).succeeded()
     assert "over 4 cases" in ended.out
+    assert (ended.out.count("  network "), ended.out.count("prepared ")) == (1, 2), "one plan for all"
     assert str(tmp_path / "cv" / "evaluation.html") in ended.out
     assert sorted(path.name for path in (tmp_path / "cv").glob("fold_*")) == ["fold_0", "fold_2"]
     again = voxelocity(*command, "--resume").succeeded()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import subprocess
@@ -12,26 +14,53 @@ import pytest
 
 import voxelocity as package
 from shared.recipe_call import call_of
+from voxelocity.planning import read_overrides
 from voxelocity_lab.recipes.pathology import settings as pathology
 from voxelocity_lab.recipes.tractography import settings as tracts
 from voxelocity_observe.cli.foreign_options import instead_of
 from voxelocity_observe.core.environment import python_path
+from voxelocity_observe.core.plain import parse_yaml
+
+OPTIONS = (
+    "--steps", "--max_iterations", "--batch-size", "--lr", "--num-workers", "--fp16", "--patch-size", "--roi_size",
+    "--pixdim", "--loss", "--arch", "--val_interval",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("option", ["--epochs", "--max_epochs", "--batch-size", "--lr", "--num-workers", "--fp16"])
+@pytest.mark.parametrize("option", OPTIONS)
 def test_the_key_that_is_proposed_for_an_option_is_one_of_the_plan(voxelocity, tiny_msd, option):
     told = voxelocity("plan", tiny_msd, option, "3")
     assert told.status == 2
     text = " ".join(told.err.replace("\u2502", " ").split())
     assert f"No such option: {option}. Write --set " in text
-    (key, value) = re.search(r"--set ([a-z_.]+)=([\w.]+)", text).groups()
-    assert f"{key} = " in voxelocity("plan", tiny_msd, "--set", f"{key}={value}", "--device", "cpu").succeeded().out
+    (key, value) = re.search(r"--set '?([a-z_.]+)=([\w.]+|\[[\d,]+\])", text).groups()
+    read_overrides({key: parse_yaml(value)})
 
 
 def test_other_typing_errors_get_no_such_hint(voxelocity, tiny_msd):
     assert "Write" not in voxelocity("plan", tiny_msd, "--seeed", "3").err
     assert "Write" not in voxelocity("predict", tiny_msd, "--epochs", "3").err
     assert "voxelocity launch -n 2 train" in instead_of("--gpus", "train")
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "tune", "recipe", "predict"])
+def test_options_for_a_gpu_are_the_device(voxelocity, command):
+    text = instead_of("--gpu", command)
+    assert text == "--device cuda, or cpu"
+    assert "--device" in voxelocity(command, "--help").out
+    assert "-o" in voxelocity(command, "--help").out or command == "plan"
+
+
+def test_epochs_are_an_option_of_its_own_and_other_names_of_it_lead_there(voxelocity, tiny_msd):
+    assert instead_of("--max_epochs", "train").startswith("--epochs 100")
+    planned = voxelocity("plan", tiny_msd, "--epochs", "3", "--device", "cpu", "--set", "data.batch_size=2", "--json")
+    record = json.loads(planned.succeeded().out)
+    assert record["plan"]["train"]["steps"] == math.ceil(3 * record["dataset"]["num_training"] / 2)
+    (choice,) = [choice for choice in record["choices"] if choice["key"] == "train.steps"]
+    assert choice["reason"] == "3 passes over the training cases: --epochs"
+    refused = voxelocity("plan", tiny_msd, "--epochs", "3", "--set", "train.steps=5")
+    assert refused.status == 2
+    assert "--epochs 3: train.steps=5 gives the length too" in refused.err
 
 
 def test_the_other_word_for_predict_is_understood(voxelocity, tmp_path):

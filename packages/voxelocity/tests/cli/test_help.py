@@ -21,7 +21,7 @@ except SystemExit as end:
     assert not end.code, end.code
 heavy = {"torch", "monai", "blosc2"}
 if sys.argv[1] == "--help":
-    heavy |= {"nibabel", "matplotlib", "scipy", "numpy"}
+    heavy |= {"nibabel", "matplotlib", "scipy", "numpy", "rich"}
 assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
 """
 COMMANDS = (
@@ -64,3 +64,35 @@ def test_the_version_is_that_of_the_package(voxelocity):
 
 def test_without_a_command_the_help_is_shown(voxelocity):
     assert "train" in voxelocity().out
+
+
+def test_the_help_has_four_groups_and_three_examples(voxelocity):
+    lines = voxelocity("--help").succeeded().out.splitlines()
+    heads = ["Options:", "Train:", "Use:", "Understand:", "Maintain:"]
+    assert [line for line in lines if line.endswith(":") and not line.startswith(" ")] == heads
+    examples = lines[lines.index("  Examples:") + 1 :]
+    assert [line.split()[:2] for line in examples if line.strip()] == [
+        ["voxelocity", name] for name in ("train", "predict", "diagnose")
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 101, 200])
+def test_no_help_loses_a_letter_at_any_width(voxelocity, monkeypatch, width):
+    for words in [(), ("cache",), *((command,) for command in COMMANDS)]:
+        monkeypatch.setenv("COLUMNS", "10000")
+        whole = voxelocity(*words, "--help").succeeded().out
+        monkeypatch.setenv("COLUMNS", str(width))
+        narrow = voxelocity(*words, "--help").succeeded().out
+        assert "".join(narrow.split()) == "".join(whole.split())
+        assert "…" not in narrow
+
+
+def test_a_shell_completes_commands_and_options():
+    run = "import sys; sys.argv = ['voxelocity']; from voxelocity_observe.cli.main import main; main()"
+    for words, number, expected in (("voxelocity pred", 1, "predict"), ("voxelocity train --time", 2, "--time-budget")):
+        asked = {"_VOXELOCITY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(number)}
+        environment = {**os.environ, **asked, "PYTHONPATH": python_path()}
+        ended = subprocess.run(
+            [sys.executable, "-c", run], env=environment, capture_output=True, text=True, check=False
+        )
+        assert ended.stdout.split() == [expected], ended.stderr

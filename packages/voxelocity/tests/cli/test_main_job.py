@@ -75,6 +75,9 @@ def test_train_and_predict_through_the_command_line_agree(voxelocity, tiny_msd, 
     mean = np.mean([dice for case in scores for dice in case["dice"].values()])
     assert mean > 0.1, "otherwise agreement would prove little"
     assert f"Mean foreground Dice {mean:.3f} on 2 held-out cases after" in trained.out
+    assert trained.out.splitlines()[-1].endswith(
+        f"see {run / 'report.html'}; next: voxelocity predict {run} SCANS -o OUT"
+    )
     page = (run / "report.html").read_text()
     assert f"{mean:.3f}" in page
 
@@ -139,3 +142,21 @@ def test_the_report_can_be_made_again(voxelocity, finished_run, tmp_path):
     before = (finished_run / "report.html").read_text()
     assert voxelocity("report", finished_run).status == 0
     assert len((finished_run / "report.html").read_text()) == pytest.approx(len(before), rel=0.1)
+
+
+def lines_before_training(text):
+    lines = text.splitlines()
+    return lines[: next(i for i, line in enumerate(lines) if line.startswith("prepared ")) + 1]
+
+
+def test_few_lines_come_before_the_first_bar_and_all_choices_with_verbose(voxelocity, tiny_msd, tiny_sets, tmp_path):
+    asked = ("train", tiny_msd, "--device", "cpu", *tiny_sets, "--set", "train.steps=1")
+    lines = lines_before_training(voxelocity(*asked, "-o", tmp_path / "short").succeeded().out)
+    assert len(lines) <= 12
+    assert [line.split()[0] for line in lines[1:8]] == [
+        "data", "patch", "network", "batch", "precision", "cache", "time",
+    ]  # fmt: skip
+    told = voxelocity(*asked, "-o", tmp_path / "all", "--verbose").succeeded().out
+    assert "data.patch.shape_voxel" in told
+    assert "CHANGES THE RESULTS" in told
+    assert "data.patch.shape_voxel" not in "".join(lines)

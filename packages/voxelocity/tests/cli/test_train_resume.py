@@ -78,6 +78,7 @@ def test_resume_takes_options_that_repeat_the_run(voxelocity, tiny_msd, tiny_set
         (["--seed", "0"], "--seed 0 where 2 is stored"),
         (["--time-budget", "10s"], "--time-budget 10s where 1 h is stored"),
         (["--set", "train.steps=7"], "train.steps=7 where 6 is stored"),
+        (["--epochs", "9"], "--epochs 9 where 6 steps are stored"),
         (
             ["--time-budget", "10s", "--fold", "3", "--seed", "4"],
             "--fold 3 where 1 is stored; --seed 4 where 2 is stored; --time-budget 10s where 1 h is stored;",

@@ -1,13 +1,25 @@
 import io
+from collections import Counter
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from shared.examples import is_thorough
 from voxelocity.core.records import CaseScore, Choice, Measured
-from voxelocity.report import LabeledRun, comparison_document, dataset_panel, factor_table, plan_table, score_table
+from voxelocity.report import (
+    LabeledRun,
+    comparison_document,
+    dataset_panel,
+    factor_table,
+    plan_summary,
+    plan_table,
+    score_table,
+    volume_table,
+)
 from voxelocity.report.parity import paired_parity
 from voxelocity_observe.document import TableView, document_view
+from voxelocity_observe.document.blocks import Table
 
 CHOICES = [
     Choice(
@@ -45,10 +57,25 @@ PAIR = comparison_document(
 
 
 @pytest.fixture
-def everything(record):
+def planned_record(record):
+    """The record of a run, with a whole plan."""
+    plan = {
+        "data": {"patch": {"shape_voxel": [40, 56, 40]}, "prepare": {"spacing_mm": [1.0, 1.0, 1.5]}, "batch_size": 9},
+        "network": {"name": "dynunet", "widths": [24, 48, 96]},
+        "optimizer": {"name": "muon", "learning_rate": 0.008},
+        "precision": {"compute": "bfloat16", "compile": "default", "step_graph": True},
+        "train": {"time_budget_s": 600.0, "target_dice": 0.0, "steps": 0},
+    }
+    plan["data"]["cache"] = {"tier": "memory"}
+    return {**record, "plan": plan}
+
+
+@pytest.fixture
+def everything(record, planned_record):
     return [
         plan_table(CHOICES),
         dataset_panel(record["dataset"], record["fingerprint"]),
+        plan_summary(planned_record),
         score_table(SCORES),
         TableView(factor_table(RUNS, target_dice=0.85)),
         document_view(PAIR),
@@ -61,12 +88,47 @@ def shown(renderable, *, width, **options):
     return file.getvalue()
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_nothing_is_wider_than_the_terminal_and_nothing_is_cut_off(everything, width):
-    for renderable in everything:
+LONG = CaseScore(case_id="a/very/long/path/" * 12, dice={"肝臓" * 30: 0.5, "liver": 0.25}, hd95_mm={"liver": 2.0})
+WIDTHS = range(40, 201) if is_thorough else [*range(40, 201, 9), 100, 101]
+
+
+def heads_of(document):
+    tables = [block for section in document.sections for block in section.blocks if isinstance(block, Table)]
+    return [head for table in tables for head in table.heads]
+
+
+def letters(text):
+    return Counter(text) - Counter({" ": 10**9, "\n": 10**9})
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_at_no_width_a_line_is_too_long_or_a_letter_is_lost(everything, long_plan, width):
+    # A narrow terminal has one value a line, and there the first head is missing, and that of an empty cell.
+    heads = "".join([*heads_of(PAIR), "class case worst cases Measure setting value why :" * 3])
+    for renderable in [*everything, long_plan, score_table([LONG, LONG]), volume_table({"spleen" * 40: [(3, 0.5)]})]:
         text = shown(renderable, width=width)
         assert max(cell_len(line) for line in text.splitlines()) <= width
-        assert "…" not in text
+        expected = shown(renderable, width=10_000)
+        assert not letters(expected) - letters(text + heads)
+
+
+@pytest.fixture
+def long_plan(record):
+    """A plan whose keys, values and reasons are longer than those of any rule."""
+    words = "every case has a spacing of 1 x 1 x 1 mm " + "extraordinarily" * 20
+    long = Choice(key="data.augment.low_resolution_probability", value=["value"] * 9, reason=words)
+    return plan_table([*CHOICES, long])
+
+
+def test_the_summary_of_a_plan_has_a_line_for_each_thing(planned_record):
+    lines = shown(plan_summary(planned_record), width=100).splitlines()
+    heads = ["data", "patch", "network", "batch", "precision", "cache", "time"]
+    assert [line.split()[0] for line in lines[1:-1]] == heads
+    assert "260 cases, 218 to train on, 42 to judge by (fold 0 held out)" in lines[0]
+    assert "--verbose" in lines[-1]
+    assert len(lines) <= 9
+    planned_record["plan"]["train"] |= {"steps": 1, "target_dice": 0.85, "time_budget_s": 0.0}
+    assert "until 1 step or Dice 0.85" in shown(plan_summary(planned_record), width=100)
 
 
 def test_no_escape_codes_in_a_pipe_and_no_colors_with_no_color(everything, monkeypatch):

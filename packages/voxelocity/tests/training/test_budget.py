@@ -1,6 +1,6 @@
 import pytest
 
-from voxelocity.training.budget import Budget, allot, left_for_validation
+from voxelocity.training.budget import Budget, allot, first_dice_is_due, left_for_validation
 from voxelocity_observe.core.clock import FakeClock
 
 
@@ -111,3 +111,11 @@ def test_a_training_that_may_end_early_is_late_for_sure_only_by_what_follows_it(
     assert allotted.late_s == pytest.approx((0.0, 3.0))
     later = allot(10.0, now_s=9.0, trained_s=0.0, validate_s=4.0, report_s=3.0, may_end_early=True)
     assert later.late_s == pytest.approx((3.0, 6.5))
+
+
+@pytest.mark.parametrize(
+    ("trained_s", "progress", "expected_s", "is_due"),
+    [(12.0, 0.24, 2.0, True), (9.0, 0.18, 2.0, False), (12.0, 0.24, 3.0, False), (2.0, 0.5, 0.01, False)],
+)
+def test_a_first_dice_is_due_after_a_fifth_of_the_training_if_it_is_cheap(trained_s, progress, expected_s, is_due):
+    assert first_dice_is_due(trained_s, progress=progress, expected_s=expected_s) == is_due

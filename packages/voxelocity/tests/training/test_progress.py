@@ -1,14 +1,16 @@
+import io
 import json
 import os
 import threading
 from concurrent.futures import wait
 
 import pytest
+from rich.console import Console
 
 from voxelocity.report import RunFacts
 from voxelocity.report.records import DatasetFacts
 from voxelocity.training import progress as module
-from voxelocity.training.progress import EpochPhases, ProgressPicture
+from voxelocity.training.progress import EpochPhases, ProgressPicture, TerminalProgress
 from voxelocity_observe.core.clock import FakeClock
 from voxelocity_observe.core.errors import OutputError
 from voxelocity_observe.core.events import EventLog
@@ -156,3 +158,50 @@ def test_a_run_under_a_monitor_leaves_its_phases_and_not_its_steps(
     assert names[-2:] == ["report", "report"]
     assert {name for name in names if name not in expected and not name.startswith("epoch")} == {"final validation"}
     assert all(line["seconds"] >= 0.0 and line["rank"] == 0 for line in lines)
+
+
+def make_bar(**options):
+    clock, file = FakeClock(), io.StringIO()
+    console = Console(file=file, **options)
+    return clock, file, TerminalProgress(console, clock, target_dice=0.0), console
+
+
+FACTS = {"loss": 0.312, "images_per_s": 38.2, "wait_share": 0.02, "progress": 0.25, "remaining_s": 80.0}
+
+
+def test_a_log_gets_a_line_with_loss_dice_speed_and_time_left_every_few_seconds():
+    clock, file, bar, _ = make_bar(width=60)
+    with bar:
+        for step in range(1, 13):
+            clock.advance(1.0)
+            bar.update(step=step, **FACTS)
+            if step == 6:
+                bar.show_validation(6, 0.8451, True, num_cases=1, num_absent=0)
+    lines = file.getvalue().splitlines()
+    assert lines == [
+        " 25%  step 5  loss 0.312  38.2 images/s  waiting 2.0 %  1 min 20 s left",
+        "      step 6  validation Dice 0.845 of 1 case (best so far)",
+        " 25%  step 10  loss 0.312  Dice 0.845 (1 case, step 6)  38.2 images/s  waiting 2.0 %  1 min 20 s left",
+    ]
+
+
+@pytest.mark.parametrize("width", [*range(40, 201, 16), 100, 101])
+def test_a_bar_loses_no_letter_at_any_width(width):
+    _, _, bar, _ = make_bar(width=width, force_terminal=True)
+    bar.show_validation(1234, 0.8451, True, num_cases=16, num_absent=0)
+    bar.update(step=123_456, **FACTS)
+    console = Console(file=io.StringIO(), width=width)
+    console.print(bar._bar.get_renderable())
+    text = "".join(console.file.getvalue().split())
+    assert len(text) > 60
+    letters = "step123456loss0.312Dice0.845(16cases,step1234)38.2images/swaiting2.0%1min20sleft"
+    assert [text.count(letter) for letter in letters] == [letters.count(letter) for letter in letters]
+
+
+def test_a_target_does_not_hide_the_time_left():
+    console = Console(file=io.StringIO(), width=200)
+    clock = FakeClock()
+    bar = TerminalProgress(console, clock, target_dice=0.85)
+    clock.advance(9.0)
+    bar.update(step=3, **FACTS)
+    assert console.file.getvalue().endswith("until Dice 0.85, at most 1 min 20 s left\n")

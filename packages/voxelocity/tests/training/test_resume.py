@@ -22,9 +22,11 @@ from voxelocity.step import TrainingStep
 from voxelocity.training import entry, train, validation
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.open_session import RunContext, SessionPlan, open_session
+from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import StopRequest
 from voxelocity.training.validation_cost import ValidationCost, num_passes
 from voxelocity_observe.core.errors import InputError, InterruptedRunError, NonFiniteLossError
+from voxelocity_observe.core.events import read_events
 from voxelocity_observe.core.interleaved_timing import Times
 from voxelocity_observe.core.plain import parse_yaml, yaml_text
 
@@ -355,6 +357,67 @@ def test_going_on_on_another_device_is_allowed_and_said(run_in, stop_after, tmp_
     assert "started on cuda and continues on cpu with the same plan" in warning
 
 
+@pytest.fixture
+def longer(tiny_msd, run_in, tmp_path, rehearsed):
+    """A finished run, and a function that gives it more time by a clock that counts its calls."""
+    run = tmp_path / "run"
+    rehearsed(1.0)
+    run_in(run)
+
+    def call(time_budget, **options):
+        ticks = itertools.count()
+        return train(
+            voxelocity.open(tiny_msd), run, time_budget=time_budget, resume=True, device="cpu",
+            console=Console(quiet=True), clock=lambda: float(next(ticks)), **options,
+        )  # fmt: skip
+
+    return run, call
+
+
+def test_a_finished_run_gets_more_time_and_says_that_it_has_two_parts(longer):
+    run, call = longer
+    before = read_events(run / "events.jsonl")
+    result = call("+600s")
+    assert result.step > 6
+    after = read_events(run / "events.jsonl")
+    assert after[: len(before)] == before
+    taken_s = before[-1]["time_s"]
+    (extended,) = [event for event in after if event["event"] == "extended"]
+    assert extended["taken_s"] == taken_s
+    assert extended["time_budget_s"] == taken_s + 600.0
+    record = parse_yaml((run / "run.yaml").read_text())
+    assert record["plan"]["train"]["steps"] == 0
+    assert record["plan"]["train"]["time_budget_s"] == taken_s + 600.0
+    assert record["parts_s"] == [taken_s]
+    assert any("results come from two parts" in text for text in warnings(run))
+    assert "results come from two parts" in (run / "report.html").read_text()
+    first = next(event for event in after[len(before) :] if event["event"] == "steps")
+    assert 0.0 < first["learning_rate"] <= record["plan"]["optimizer"]["learning_rate"]
+
+
+def test_a_run_that_is_stopped_in_its_more_time_is_unfinished_and_continues(longer, monkeypatch):
+    run, call = longer
+    with monkeypatch.context() as patched, pytest.raises(InterruptedRunError):
+        call("+600s", stop=StopAfterSteps(2, patched))
+    assert not RunFolder(run).is_finished()
+    assert read_run(run).status == "interrupted"
+    ticks = itertools.count()
+    train(voxelocity.open(read_run(run).dataset.path), run, resume=True, device="cpu", console=Console(quiet=True),
+          clock=lambda: float(next(ticks)))  # fmt: skip
+    assert RunFolder(run).is_finished()
+    assert len([event for event in read_events(run / "events.jsonl") if event["event"] == "extended"]) == 1
+
+
+def test_more_time_is_for_a_run_that_is_there(longer, run_in, tmp_path):
+    run, _ = longer
+    with pytest.raises(InputError, match="gives a single run more time"):
+        run_in(tmp_path / "other", time_budget="+5m")
+    with pytest.raises(InputError, match="holds no run to resume"):
+        run_in(tmp_path / "other", time_budget="+5m", resume=True)
+    with pytest.raises(InputError, match=r"already holds a finished run; train it for longer with .* \+10m"):
+        run_in(run)
+
+
 def test_a_stop_before_the_first_step_says_that_nothing_is_lost(whole_run, run_in, tmp_path):
     run, stop = tmp_path / "run", StopRequest()
     stop.signal_number = signal.SIGINT
@@ -432,7 +495,9 @@ def test_a_validation_that_a_budget_cannot_pay_is_made_cheaper_and_can_be_done_i
     assert len(read_run(run).scores) == 2
     shutil.rmtree(run / "checkpoints")
     kept = (run / "scores.json").read_bytes(), (run / "events.jsonl").read_bytes()
-    with pytest.raises(InputError, match="checkpoints holds no checkpoint, so the finished run cannot be validated"):
+    with pytest.raises(
+        InputError, match="checkpoints holds no checkpoint, so the finished run can be neither continued"
+    ):
         run_in(run, plan, resume=True, full_validation=True)
     assert ((run / "scores.json").read_bytes(), (run / "events.jsonl").read_bytes()) == kept
 

@@ -31,6 +31,7 @@ def test_a_stop_names_the_signal_that_this_process_received(received, words, sta
         session = SimpleNamespace(
             log=log, stop=SimpleNamespace(signal_number=received), folder=SimpleNamespace(path=tmp_path)
         )
+        session._page_text = lambda: ""
         error = Session.log_interruption(session, 40)
     assert f"stopped by {words} at step 40" in str(error)
     assert error.signal_number == status

@@ -71,7 +71,7 @@ def test_other_classes_and_channels_begin_with_new_first_and_last_layers(source)
     said = []
     start.copy_into(new, class_names=("background", "a", "b", "c"), channels=("T1", "T2"), say=said.append)
     (text,) = said
-    assert "1 channels and 3 classes, and are initialized again" in text
+    assert "1 channel and 3 classes, and are initialized again" in text
     again = text.partition("again: ")[2].split(", ")
     for name, tensor in new.state_dict().items():
         expected = fresh[name] if name in again else start.network.state_dict()[name]

@@ -108,7 +108,7 @@ def test_windows_are_mirrored_only_near_a_target_which_mirrored_ones_alone_reach
     monkeypatch, device, leads, target, dice, axes
 ):
     window, seen, left = WindowConfig(shape_voxel=(4, 4, 4), mirror_axes=(0, 1)), [], list(dice)
-    of_leader = (window, window.model_copy(update={"mirror_axes": ()}))
+    of_leader = (window, window.model_copy(update={"mirror_axes": ()}), 1)
 
     def score(network, prepared, spec, **options):
         seen.append(spec.window.mirror_axes)
@@ -146,3 +146,22 @@ def test_windows_are_mirrored_only_near_a_target_which_mirrored_ones_alone_reach
     assert checks._last_passes == sum(12 if is_whole else 3 for is_whole in last)
     reached = [value for value in results if value >= target > 0.0]
     assert reached == [value for value, axis in zip(dice, axes, strict=True) if axis and value >= target > 0.0]
+
+
+@pytest.mark.parametrize(
+    ("training_s", "train", "num_cases"),
+    [(60.0, {}, 2), (3600.0, {}, 16), (1.0, {}, 1), (60.0, {"target_dice": 0.8}, 16),
+     (60.0, {"validate_every_steps": 5}, 16), (60.0, {"validation_share": 0.33}, 13)],
+)  # fmt: skip
+def test_validations_on_the_way_leave_cases_out_rather_than_come_late(training_s, train, num_cases, monkeypatch):
+    settings = {"target_dice": 0.0, "validate_every_steps": 0, "validation_share": 0.01, **train}
+    session = SimpleNamespace(
+        spec=SimpleNamespace(window=None),
+        device=torch.device("cpu"),
+        plan=SimpleNamespace(train=SimpleNamespace(**settings)),
+        planned=SimpleNamespace(fold=0, cases=SimpleNamespace(split=lambda fold: SimpleNamespace(held_out=True))),
+    )
+    checks = validation.Validation(session, range(16), range(16), is_full=False, report_s=0.0)
+    monkeypatch.setattr(validation.Validation, "intermediate_s", property(lambda checks: 0.5 * checks.num_intermediate))
+    checks.fit_intermediate(training_s)
+    assert checks.num_intermediate == num_cases

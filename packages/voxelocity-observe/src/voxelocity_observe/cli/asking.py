@@ -7,12 +7,16 @@ import inspect
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
 
 import typer
 
 from voxelocity_observe.cli.command import is_given
 from voxelocity_observe.core.request import Origin, RequestField, UserRequest, read_text, request_fields
+
+# What `--help` shows for a value.
+_METAVARS = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
 R = TypeVar("R", bound=UserRequest)
 T = TypeVar("T", bound=UserRequest)
@@ -134,10 +138,17 @@ def _parameter(known: RequestField) -> inspect.Parameter:
         kind = kind | None
     if default is dataclasses.MISSING:
         default = inspect.Parameter.empty
-    info = typer.Option(*known.flags, help=known.help, min=option.least)
+    metavar = _METAVARS.get(_inner_type(kind))
+    info = typer.Option(*known.flags, help=known.help, min=option.least, metavar=metavar)
     return inspect.Parameter(
         known.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
     )
+
+
+def _inner_type(kind: Any) -> Any:
+    """Of an optional type or a list."""
+    parts = [part for part in get_args(kind) if part is not type(None)]
+    return _inner_type(parts[0]) if parts else kind
 
 
 def _plain_type(known: RequestField) -> Any:

@@ -21,8 +21,8 @@ A list of names rather than entry points: it also works from PYTHONPATH, without
 metadata of all installed packages would take `--help` longer than everything else it does.
 """
 
-Panel = Literal["Start here", "Train and predict", "Find what is slow", "Results and caches"]
-PANELS: tuple[Panel, ...] = ("Start here", "Train and predict", "Find what is slow", "Results and caches")
+Panel = Literal["Train", "Use", "Understand", "Maintain"]
+PANELS: tuple[Panel, ...] = ("Train", "Use", "Understand", "Maintain")
 
 
 @dataclass(frozen=True, kw_only=True)

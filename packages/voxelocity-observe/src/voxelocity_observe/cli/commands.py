@@ -6,19 +6,19 @@ from voxelocity_observe.cli import diagnose, doctor, explain, monitor
 from voxelocity_observe.cli.command import Command
 
 COMMANDS = (
-    Command(name="doctor", run=doctor.doctor, panel="Start here"),
+    Command(name="doctor", run=doctor.doctor, panel="Maintain"),
     Command(
         name="diagnose",
         run=diagnose.diagnose,
-        panel="Find what is slow",
+        panel="Understand",
         settings=diagnose.CONTEXT_SETTINGS,
         starts="program",
     ),
-    Command(name="explain", run=explain.explain, panel="Find what is slow"),
+    Command(name="explain", run=explain.explain, panel="Understand"),
     Command(
         name="monitor",
         run=monitor.monitor,
-        panel="Find what is slow",
+        panel="Understand",
         # Everything after the watched command's name belongs to it, options included.
         settings={"allow_interspersed_args": False},
         starts="program",

@@ -1,7 +1,8 @@
-"""Options that users know from other tools: what to write in their place here."""
+"""Groups of commands: how they are listed, and what they answer to options that users know from other tools."""
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,24 +13,67 @@ from voxelocity_observe.cli.command import missing_distribution
 
 # The base of all errors in a command line's form, of the click that this typer brings along.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-# With the keys of the recipes that have their own settings, where they differ.
+_TRAINS = ("train", "plan", "recipe")
+_RUNS = (*_TRAINS, "tune", "predict")
 _STEPS = "--set {fit}.steps=4000 (trainings count optimizer steps), or --time-budget 10m"
-_INSTEAD = {
-    **dict.fromkeys(("epochs", "num-epochs", "max-epochs", "epoch", "iterations", "max-steps", "steps"), _STEPS),
-    **dict.fromkeys(("batch-size", "batch", "bs"), "--set {data}.batch_size=4"),
-    **dict.fromkeys(("lr", "learning-rate"), "--set {optimizer}.learning_rate=0.01"),
-    **dict.fromkeys(("amp", "fp16", "mixed-precision"), "--set precision.compute=float16, or bfloat16 or float32"),
-    **dict.fromkeys(("workers", "num-workers", "threads", "num-threads"), "--set {feed}.num_threads=4"),
-    **dict.fromkeys(("gpus", "num-gpus", "nproc-per-node", "devices"), "`voxelocity launch -n 2 {command} ...`"),
-}
-_PLAN_KEYS = {"fit": "train", "data": "data", "optimizer": "optimizer", "feed": "data.feed"}
+# The commands that it is for, what to write, and the options of other tools that mean it. Recipes that have their own
+# settings have keys of their own; a text that names another key is not for them.
+_INSTEAD: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
+    (("train", "plan"), "--epochs 100, or --time-budget 10m", ("num-epochs", "max-epochs", "epoch", "n-epochs")),
+    (("recipe",), _STEPS, ("epochs", "num-epochs", "max-epochs", "epoch", "n-epochs")),
+    (_TRAINS, _STEPS, ("iterations", "max-steps", "steps", "num-steps", "iters", "max-iterations")),
+    (_TRAINS, "--set {data}.batch_size=4", ("batch-size", "batch", "bs")),
+    (_TRAINS, "--set {optimizer}.learning_rate=0.01", ("lr", "learning-rate", "initial-lr")),
+    (
+        _TRAINS,
+        "--set '{patch}.shape_voxel=[96,96,96]'",
+        ("patch-size", "patch", "roi-size", "roi", "crop-size", "imgsz"),
+    ),
+    (_TRAINS, "--set '{spacing}.spacing_mm=[1,1,1]'", ("spacing", "pixdim", "voxel-size", "target-spacing")),
+    (_TRAINS, "--set precision.compute=float16, or bfloat16 or float32", ("amp", "fp16", "mixed-precision", "bf16")),
+    (_TRAINS, "--set {feed}.num_threads=4", ("workers", "num-workers", "threads", "num-threads", "num-processes")),
+    (_TRAINS, "--set {loss}.name=dice_focal", ("loss", "loss-function", "criterion")),
+    (_TRAINS, "--set {network}.name=segresnet", ("model", "network", "arch", "architecture", "net")),
+    (
+        _TRAINS,
+        "--set {validations}.validate_every_steps=500",
+        ("val-interval", "val-every", "eval-every", "validate-every"),
+    ),
+    (("train",), "--from RUN", ("checkpoint", "ckpt", "weights", "pretrained", "finetune", "pretrained-weights")),
+    (_TRAINS, "`voxelocity launch -n 2 {command} ...`", ("gpus", "num-gpus", "nproc-per-node", "devices")),
+    (_RUNS, "--device cuda, or cpu", ("gpu", "use-gpu", "cuda", "gpu-id", "gpu-ids", "accelerator", "use-cuda")),
+    (
+        ("train", "recipe", "tune", "predict"),
+        "-o FOLDER",
+        ("output", "output-dir", "output-folder", "out-dir", "save-dir", "outdir", "results"),
+    ),
+    (("predict",), "the folder of the run first: voxelocity predict RUN INPUT -o OUT", ("model", "checkpoint", "ckpt")),
+)
+_PLAN_KEYS = {
+    "fit": "train", "data": "data", "optimizer": "optimizer", "feed": "data.feed", "patch": "data.patch",
+    "spacing": "data.prepare", "loss": "loss", "network": "network", "validations": "train",
+}  # fmt: skip
 _RECIPE_KEYS = {"fit": "fit", "data": "fit", "optimizer": "fit.optimizer"}
 _OWN_RECIPES = {"pathology", "tractography"}
+# Characters of a command's help in the list of all: more than any has.
+_WHOLE = 1000
 _ACTIONS = dict.fromkeys(("inference", "infer", "generate", "test"), "predict")
-_TRAINS = {"train", "plan", "recipe"}
 
 
-class HintingGroup(TyperGroup):
+class ListingGroup(TyperGroup):
+    """Commands whose list has their whole first sentences."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Lists the commands under their panels, each with its whole first sentence."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        shown = [(name, command) for name, command in found if command is not None and not command.hidden]
+        for panel in dict.fromkeys(getattr(command, "rich_help_panel", None) for _, command in shown):
+            of_panel = [pair for pair in shown if getattr(pair[1], "rich_help_panel", None) == panel]
+            with formatter.section(panel if isinstance(panel, str) else "Commands"):
+                formatter.write_dl([(name, command.get_short_help_str(_WHOLE)) for name, command in of_panel])
+
+
+class HintingGroup(ListingGroup):
     """Commands that answer an option of another tool with what does the same here."""
 
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> tuple[str | None, Any, list[str]]:  # type: ignore[override]
@@ -74,6 +118,8 @@ def instead_of(option: str, command: str, arguments: Sequence[str] = ()) -> str:
         command: the command that it was written for.
         arguments: those of the command.
     """
-    text = _INSTEAD.get(option.strip("-").replace("_", "-").lower(), "") if command in _TRAINS else ""
+    name = option.strip("-").replace("_", "-").lower()
+    text = next((text for commands, text, names in _INSTEAD if command in commands and name in names), "")
     keys = _RECIPE_KEYS if command == "recipe" and _OWN_RECIPES & set(arguments) else _PLAN_KEYS
-    return "" if "{feed}" in text and "feed" not in keys else text.format(command=command, **keys)
+    wanted = {field for _, field, _, _ in string.Formatter().parse(text) if field} - {"command"}
+    return text.format(command=command, **keys) if wanted <= keys.keys() else ""

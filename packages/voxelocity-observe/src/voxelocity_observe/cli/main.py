@@ -30,12 +30,21 @@ from voxelocity_observe.core.errors import (
 from voxelocity_observe.core.terminal_text import printable_lines, replace_unencodable
 from voxelocity_observe.core.whole_file import is_out_of_space
 
+# Lines after a \b are not joined.
+_EXAMPLES = """\b
+Examples:
+  voxelocity train Task04_Hippocampus -o run --time-budget 10m
+  voxelocity predict run scans -o segmentations
+  voxelocity diagnose my_training.py
+"""
+
 app = typer.Typer(
     name="voxelocity",
     cls=HintingGroup,
     help="Train volumetric medical-imaging networks as fast as this machine allows, and see it proven.",
-    no_args_is_help=True,
-    add_completion=False,
+    epilog=_EXAMPLES,
+    # Plain text loses no letter in a narrow terminal, and comes sooner: rich is not imported.
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -61,6 +70,9 @@ def _options(
 
         typer.echo(f"voxelocity {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
     try:
         os.getcwd()
     except FileNotFoundError:

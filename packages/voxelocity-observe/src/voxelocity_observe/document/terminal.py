@@ -5,13 +5,12 @@ Meaning is never in color alone, and text from data is never read as markup.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich import box
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from voxelocity_observe.core.terminal_text import printable, wrapped
@@ -131,7 +130,40 @@ def indented(words: str) -> Wrapped:
     return Wrapped(words, indent_columns=_INDENT_COLUMNS)
 
 
-def open_table() -> Table:
-    """A table without rows, for what a document has no block for."""
-    # Lines under the head only: in a pipe they become plain dashes, and nothing else needs a glyph.
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+@dataclass(frozen=True, kw_only=True)
+class WrappedRows:
+    """Rows below each other whose cells are wrapped. Every letter is shown at any width: longer words are broken.
+
+    Attributes:
+        rows: of cells.
+        widths: of all columns but the last, which takes the rest.
+        bold: the column that stands out.
+        has_heads: whether the first row is that of the heads.
+    """
+
+    rows: Sequence[Sequence[str]]
+    widths: Sequence[int]
+    bold: int | None = None
+    has_heads: bool = False
+
+    def last_width(self, columns: int) -> int:
+        """What a terminal of this many columns leaves to the last column."""
+        return columns - sum(self.widths) - _GAP_COLUMNS * len(self.widths)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = [*self.widths, max(1, self.last_width(options.max_width))]
+        for number, row in enumerate(self.rows):
+            cells = [_broken(cell, width) for cell, width in zip(row, widths, strict=True)]
+            for parts in itertools.zip_longest(*cells, fillvalue=""):
+                line = Text(style="dim" if self.has_heads and number == 0 else "", overflow="fold")
+                for column, (part, width) in enumerate(zip(parts, widths, strict=True)):
+                    text = part if column == len(widths) - 1 else _padded(part, width + _GAP_COLUMNS, is_left=True)
+                    line.append(text, style="bold" if column == self.bold and number >= self.has_heads else None)
+                line.rstrip()
+                yield line
+
+
+def _broken(cell: str, columns: int) -> list[str]:
+    """The cell in lines of at most `columns`."""
+    words = [line for paragraph in cell.split("\n") for line in wrapped(unbroken(printable(paragraph)), columns)]
+    return [part.replace("\N{NO-BREAK SPACE}", " ") for line in words for part in chop_cells(line, columns)]

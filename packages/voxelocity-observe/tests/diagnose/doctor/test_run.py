@@ -38,7 +38,7 @@ def test_all_that_is_not_ok_has_a_cost_and_a_remedy(machine):
         packages=Packages(python="3.11.7", wanted=machine.packages.wanted),
         environ={"OMP_WAIT_POLICY": "ACTIVE"},
     )
-    faults = [check for check in judge(bare).checks if check.level not in ("ok", "optional")]
+    faults = [check for check in judge(bare).checks if check.level not in ("ok", "missing")]
     assert {check.section for check in faults} == {check.section for check in judge(machine).checks}
     assert all(check.costs and check.cure for check in faults)
     assert not judge(bare).can_train
@@ -101,6 +101,6 @@ def test_an_item_keeps_its_level_unless_the_condition_holds():
 
 def test_plain_form_counts_levels_and_survives_json():
     plain = CheckUp(verdict="none", checks=[FINE, STOP, FINE]).to_plain()
-    assert plain["counts"] == {"ok": 2, "optional": 0, "note": 0, "warning": 0, "problem": 1}
+    assert plain["counts"] == {"ok": 2, "missing": 0, "note": 0, "warning": 0, "problem": 1}
     assert json.loads(json.dumps(plain)) == plain
     assert plain["checks"][1]["found"] == "none"

@@ -245,7 +245,7 @@ def test_an_extra_says_what_it_gives_and_how_to_get_it(checks_of_packages, extra
     (check,) = [check for check in checks if check.name == f"extra {extra}"]
     assert check.found.startswith(found)
     is_missing = "not installed" in found
-    assert check.level == ("optional" if is_missing else "ok")
+    assert check.level == ("missing" if is_missing else "ok")
     assert check.cure == (f"if you want it: pip install 'voxelocity[{extra}]'" if is_missing else "")
 
 

@@ -64,4 +64,18 @@ def test_a_terminal_of_ascii_letters_shows_what_it_can(encoding):
     with io.TextIOWrapper(raw, encoding=encoding, write_through=True) as terminal:
         show(CheckUp(verdict="Fine.", checks=[named]), Console(file=terminal, width=80))
         written = raw.getvalue()
-    assert written.decode(encoding).strip().endswith("j?rgen" if encoding == "ascii" else "jürgen")
+    assert f"below /home/{'j?rgen' if encoding == 'ascii' else 'jürgen'}" in written.decode(encoding)
+
+
+def test_the_last_three_lines_are_the_verdict_what_to_do_first_and_what_is_missing():
+    missing = [Check("packages", f"extra {name}", "not installed", level="missing") for name in ("ray", "slides")]
+    assert shown(200).splitlines()[-3:] == [
+        CHECK_UP.verdict,
+        f"First: GPU, GPU 0 link: {LONG}",
+        "Missing: nothing",
+    ]
+    assert CheckUp(verdict="Fine.", checks=missing).in_short == (
+        "Fine.",
+        "First: nothing has to be done",
+        "Missing: ray, slides: pip install 'voxelocity[ray,slides]'",
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from voxelocity.cli import options
+from voxelocity_observe.cli.foreign_options import ListingGroup
 from voxelocity_observe.core.errors import ConfigError, OutputError
 from voxelocity_observe.core.quantities import bytes_text, duration_text, parse_duration_s
 from voxelocity_observe.core.terminal_text import printable_lines
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from voxelocity.data.cache.contents import CacheContents, KeptEntry
 
 app = typer.Typer(
+    cls=ListingGroup,
     help="Build, list, check and clear a folder of prepared cases.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},

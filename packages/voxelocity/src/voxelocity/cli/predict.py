@@ -105,13 +105,15 @@ class _Screen:
     """
 
     def __init__(self, console: PlainConsole) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress, TextColumn, TimeRemainingColumn
+
+        from voxelocity_observe.core.console import folded, short_bar
 
         self._console = console
         self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False, table_column=folded()),
+            short_bar(console),
+            TimeRemainingColumn(table_column=folded()),
             console=console,
             transient=True,
             # Where nobody watches, it would only print an empty line at its end.

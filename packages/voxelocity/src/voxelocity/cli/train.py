@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +35,7 @@ def train(
     config: options.ConfigFile = None,
     sets: options.Sets = None,
     no_tuned: options.NoTuned = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every choice of the plan and why.")] = False,
 ) -> None:
     """Train a network on DATASET: plan, cache, train, validate, report."""
     overrides = options.read_overrides(config, sets, no_tuned=no_tuned)
@@ -53,7 +55,7 @@ def train(
 
     # Of several ranks, one prints.
     console = PlainConsole(quiet=read_place().rank > 0)
-    context = RunContext(console=console, spent_s=process_age_s())
+    context = RunContext(console=console, spent_s=process_age_s(), plan_view="full" if verbose else "short")
     if request.folds is not None:
         _show_folds(run_folds(cases, request, context), console)
     else:
@@ -67,8 +69,9 @@ def _show_run(result: RunResult, console: PlainConsole) -> None:
     console.print(score_table(result.scores))
     console.print(
         f"{result.headline}{'; it ended' if result.unlearned else ''} after {duration_text(result.seconds)} "
-        f"({count_text(result.step, 'step')}); see {result.folder / 'report.html'}",
+        f"({count_text(result.step, 'step')}); see {result.folder / 'report.html'}; next: {result.next_command}",
         highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -79,7 +82,9 @@ def _show_folds(result: FoldsResult, console: PlainConsole) -> None:
 
     if result.evaluation is not None:
         console.print(evaluation_view(result.evaluation), highlight=False)
-        console.print(f"see {result.folder / PAGE}", highlight=False, soft_wrap=True)
+        runs = shlex.join(map(str, result.runs.values()))
+        following = "" if result.failed else f"; next: voxelocity predict {runs} SCANS -o OUT"
+        console.print(f"see {result.folder / PAGE}{following}", highlight=False, soft_wrap=True)
     for fold, reason in result.failed.items():
         console.print(f"fold {fold} failed: {reason}", style="red", highlight=False, soft_wrap=True)
     if result.failed:

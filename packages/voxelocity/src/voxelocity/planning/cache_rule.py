@@ -10,6 +10,7 @@ import numpy.typing as npt
 from voxelocity.data.cache import FOLDER_TIERS, TIERS, TierName
 from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.machine import Machine
+from voxelocity_observe.core.quantities import count_text
 
 # Shares of the free memory: what cases may take if all of them, or a window of them, are kept there. The budget is a
 # little larger, so that a wrong estimate of their size does not push cases out.
@@ -157,7 +158,7 @@ def _folder_tier(sizes: _Sizes, kept: str) -> tuple[TierName, str]:
     for name in FOLDER_TIERS:
         niche = TIERS[name].niche
         if niche is not None and niche.suits(sizes.num_cases, sizes.case_bytes):
-            cases = f"{sizes.num_cases:,} cases of {sizes.case_bytes / 2**20:.2f} MiB"
+            cases = f"{count_text(sizes.num_cases, 'case')} of {sizes.case_bytes / 2**20:.2f} MiB"
             if name in sizes.machine.cache_tiers:
                 return name, f"{kept}; {cases} {niche.benefit}"
             return "disk", (f"{kept}; {cases} are better kept {niche.form} (tier {name}), but that needs {niche.needs}")

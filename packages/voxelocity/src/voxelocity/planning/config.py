@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import warnings
 from collections.abc import Mapping
@@ -108,6 +109,11 @@ class Plan(Config):
             if any(n % d for n, d in zip(shape, divisor, strict=True)):
                 raise ValueError(f"{name} {shape} must be a multiple of {divisor}, the network's down-sampling")
         return self
+
+
+def steps_of_passes(num_passes: int, num_cases: int, *, draws_per_case: int, batch_size: int) -> int:
+    """Optimizer steps of these passes over the training cases; the last one may go on into another pass."""
+    return math.ceil(num_passes * num_cases * draws_per_case / batch_size)
 
 
 def check_code(plan: Plan, overrides: Mapping[str, Any], *, where: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from voxelocity.core.config import set_value
 from voxelocity.core.records import Choice, Measured
+from voxelocity.planning.config import steps_of_passes
 from voxelocity.planning.fingerprint import DatasetFingerprint
 from voxelocity.planning.machine import Machine
 from voxelocity.planning.step_forecast import Forecast
@@ -37,6 +38,7 @@ class PlanFacts:
         fits_graph: whether the device has the memory for the planned step as a CUDA graph, which keeps it, and a
             window next to it.
         forecast: what the run is expected to get done; None before its rule has run, and on a CPU.
+        epochs: passes over the training cases that the user asked for; 0 leaves the length to the rule.
         measures_again: whether the user asked for a measurement, however long it takes.
         settled: nested plain values of the plan so far.
         choices: every settled value with its reason, in order.
@@ -61,6 +63,7 @@ class PlanFacts:
     ran_out_of_memory: bool = False
     fits_graph: bool = True
     forecast: Forecast | None = None
+    epochs: int = 0
     measures_again: bool = False
     settled: dict[str, Any] = field(default_factory=dict)
     choices: list[Choice] = field(default_factory=list)
@@ -108,6 +111,14 @@ class PlanFacts:
             if key.startswith(f"{name}."):
                 set_value(values, key.removeprefix(f"{name}."), value)
         return values
+
+    def steps_of_epochs(self) -> int:
+        """The optimizer steps of the epochs that the user asked for, once the size of a batch is settled."""
+        data = self.section("data")
+        draws_per_case = int(data.get("patch", {}).get("draws_per_case", 1))
+        return steps_of_passes(
+            self.epochs, self.num_training, draws_per_case=draws_per_case, batch_size=int(data["batch_size"])
+        )
 
 
 def _short(value: Any) -> str:

@@ -158,6 +158,8 @@ def plan_cases(
         raise ConfigError(f"plan: cases is {cases!r}; give what voxelocity.open(...) returns")
     fold = 0 if request.fold == AUTO else request.fold
     chosen = read_overrides(request.overrides)
+    if request.epochs is not None and "train.steps" in chosen:
+        raise request.refusal(f"train.steps={chosen['train.steps']} gives the length too; leave one out", "epochs")
     folder = (request.cache_folder or default_cache_folder()).expanduser()
     split = cases.split(fold)
     machine = survey(request.device, cache_folder=folder)
@@ -182,6 +184,7 @@ def plan_cases(
         kept_reason=shared.reason if shared and saved_plan is None else "as when the run began",
         time_steps=None if measure == "never" else timer,
         measures_again=measure == "again",
+        epochs=request.epochs or 0,
     )
     facts = _run_rules(facts)
     if chosen.get("planner.use_tuned", True):

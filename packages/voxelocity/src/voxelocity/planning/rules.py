@@ -164,7 +164,10 @@ def _feed_threads(facts: PlanFacts) -> tuple[int, str]:
 def settle_length(facts: PlanFacts) -> None:
     """Steps or seconds of the run, and its seed."""
     on_cpu = facts.machine.device == "cpu"
-    if facts.time_budget_s:
+    if facts.epochs:
+        passes = count_text(facts.epochs, "pass", "passes")
+        facts.settle("train.steps", facts.steps_of_epochs(), f"{passes} over the training cases: --epochs")
+    elif facts.time_budget_s:
         facts.settle("train.steps", 0, f"as many as fit into {facts.time_budget_s:.0f} s{_forecast_text(facts)}")
     else:
         batch = int(facts.settled["data"]["batch_size"])

@@ -25,7 +25,7 @@ from voxelocity.report.parity import Parity, accuracy_sentence, paired_trainings
 from voxelocity.report.pictures import render_progress_png
 from voxelocity.report.records import RunFacts, StepRecord, ValidationRecord
 from voxelocity.report.slices import cut_slices, preview_png
-from voxelocity.report.terminal import dataset_panel, plan_table, score_table, volume_table
+from voxelocity.report.terminal import dataset_panel, plan_summary, plan_table, score_table, volume_table
 
 __all__ = [
     "FolderKind",
@@ -46,6 +46,7 @@ __all__ = [
     "median_run",
     "pair_runs",
     "paired_trainings",
+    "plan_summary",
     "plan_table",
     "preview_png",
     "read_run",

@@ -160,6 +160,9 @@ class _Events:
             case "interrupted":
                 self.signal_number = _count(event["signal"])
                 self.status = "finished" if self.finish else "interrupted"
+            case "extended":
+                # It has the scores of its first part until new ones replace them, but is not at its end.
+                self.status, self.finish = "unfinished", None
             case "run_finished":
                 self.status, self.finish = "finished", _record(FinishRecord, event, time_s)
 

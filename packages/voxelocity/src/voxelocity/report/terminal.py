@@ -10,24 +10,23 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from voxelocity.core.records import CaseScore, Choice
 from voxelocity.report.columns import CLASS_COLUMNS, Column, T, case_columns, classes_of, worst_first
 from voxelocity.report.summary import absent_text, without_surface_text
 from voxelocity.report.tables import HOW_TO_CHANGE, ChoiceGroup, choice_groups, regions_text
-from voxelocity_observe.core.quantities import count_text, ml_text, value_text
-from voxelocity_observe.document.terminal import Wrapped, indented, open_table
+from voxelocity_observe.core.quantities import count_text, duration_text, joined, listed, ml_text, value_text
+from voxelocity_observe.core.terminal_text import printable
+from voxelocity_observe.document.blocks import Table
+from voxelocity_observe.document.terminal import TableView, Wrapped, WrappedRows, indented, prose
 
-# Three columns with reasons of two lines each need about this much.
-_WIDE_COLUMNS = 100
+# Reasons that have less width than this stand below their choices.
+_LEAST_COLUMNS = 32
 _VALUE_COLUMNS = 28
+_WHERE_REASONS_ARE = "Every choice with its reason: --verbose, `voxelocity plan`, or the page of the run."
 _NUM_WORST_CASES = 5
 
 
@@ -36,20 +35,56 @@ def plan_table(choices: Sequence[Choice]) -> RenderableType:
     groups = choice_groups(choices)
     notes = ["+ with a measurement on this machine"] if any(choice.measured for choice in choices) else []
     lines = [Wrapped(note, style="dim") for note in (*notes, HOW_TO_CHANGE)]
-    return _ByWidth(wide=Group(*_wide_plan(groups), *lines), narrow=Group(*_narrow_plan(groups), *lines))
+    return Group(_PlanTable(groups), *lines)
 
 
 def dataset_panel(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> RenderableType:
     """What the data set is, as `run.yaml` describes it under the same names."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for name, value in _dataset_lines(dataset, fingerprint):
-        if value:
-            grid.add_row(Text(name), Text(value))
-    return Panel(
-        grid, title=Text(str(dataset.get("name", "data set"))), title_align="left", box=box.ROUNDED, expand=False
+    return _named(str(dataset.get("name", "data set")), _dataset_lines(dataset, fingerprint))
+
+
+def plan_summary(record: Mapping[str, Any]) -> RenderableType:
+    """What a run will do, a line each, as `run.yaml` describes it."""
+    dataset, plan = record["dataset"], record["plan"]
+    fingerprint = record.get("fingerprint") or {}
+    title = f"{dataset.get('name', 'data set')}: {count_text(_num_cases(dataset), 'case')}, {_split_text(dataset)}"
+    return Group(_named(title, _summary_lines(dataset, fingerprint, plan)), Wrapped(_WHERE_REASONS_ARE, style="dim"))
+
+
+def _named(title: str, lines: Sequence[tuple[str, str]]) -> RenderableType:
+    """A title, and below it texts with their names in a column; those without a text are left out."""
+    rows = [(f"  {name}", text) for name, text in lines if text]
+    widths = [max((cell_len(name) for name, _ in rows), default=0)]
+    return Group(Wrapped(title, style="bold"), WrappedRows(rows=rows, widths=widths))
+
+
+def _summary_lines(
+    dataset: Mapping[str, Any], fingerprint: Mapping[str, Any], plan: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    data, network, precision, train = (plan[name] for name in ("data", "network", "precision", "train"))
+    sizes = fingerprint.get("shape_voxel") or {}
+    shape = f"; {value_text(sizes['median'], 'shape_voxel')} voxels" if "median" in sizes else ""
+    spacing = data["prepare"]["spacing_mm"]
+    widths = network.get("widths") or ()
+    layers = f", {count_text(len(widths), 'level')} of {value_text(widths)} channels" if widths else ""
+    compiled = "" if precision["compile"] == "none" else f"compiled ({precision['compile']})"
+    ends = (
+        duration_text(train["time_budget_s"]) if train["time_budget_s"] else "",
+        count_text(train["steps"], "step") if train["steps"] else "",
+        f"Dice {train['target_dice']:g}" if train["target_dice"] else "",
     )
+    classes = [str(name) for name in dataset.get("classes") or ()]
+    return [
+        ("data", f"{listed([*map(str, dataset.get('channels') or ())])}: {listed(classes)}{shape}"),
+        ("patch", f"{value_text(data['patch']['shape_voxel'], 'shape_voxel')} voxels"
+                  + (f" of {value_text(spacing, 'spacing_mm')} mm" if spacing else "")),
+        ("network", f"{network['name']}{layers}"),
+        ("batch", f"{count_text(data['batch_size'], 'patch', 'patches')}, {plan['optimizer']['name']}, "
+                  f"learning rate {plan['optimizer']['learning_rate']:g}"),
+        ("precision", joined((precision["compute"], compiled, "CUDA graph" if precision["step_graph"] else ""))),
+        ("cache", data["cache"]["tier"]),
+        ("time", f"until {' or '.join(text for text in ends if text)}"),
+    ]  # fmt: skip
 
 
 def score_table(scores: Sequence[CaseScore]) -> RenderableType:
@@ -59,20 +94,17 @@ def score_table(scores: Sequence[CaseScore]) -> RenderableType:
     classes = Group(_table(CLASS_COLUMNS, classes_of(scores)), *(Wrapped(note, style="dim") for note in notes))
     if len(scores) < 2:
         return classes
-    worst = _table(case_columns(scores, most_classes=0), worst_first(scores)[:_NUM_WORST_CASES])
-    if worst.row_count < len(scores):
-        worst.columns[0].header = "worst cases"
+    head = "worst cases" if len(scores) > _NUM_WORST_CASES else ""
+    worst = _table(case_columns(scores, most_classes=0), worst_first(scores)[:_NUM_WORST_CASES], first=head)
     return Group(classes, "", worst)
 
 
-def _table(columns: Iterable[Column[T]], records: Iterable[T]) -> Table:
-    """The columns that have a head for a terminal."""
-    table, shown = open_table(), [column for column in columns if column.short]
-    for number, column in enumerate(shown):
-        table.add_column(column.short, justify="right" if number else "left", overflow="ellipsis" if number else "fold")
-    for record in records:
-        table.add_row(*(Text(column.text(column.value(record))) for column in shown))
-    return table
+def _table(columns: Iterable[Column[T]], records: Iterable[T], *, first: str = "") -> TableView:
+    """The columns that have a head for a terminal; `first` is the head of the first one, if it differs."""
+    shown = [column for column in columns if column.short]
+    heads = [column.short for column in shown]
+    rows = [[column.text(column.value(record)) for column in shown] for record in records]
+    return TableView(Table(caption="", heads=[first or heads[0], *heads[1:]], rows=rows, hides_caption=True))
 
 
 def volume_table(volumes: Mapping[str, Sequence[tuple[int, float]]]) -> RenderableType:
@@ -82,11 +114,8 @@ def volume_table(volumes: Mapping[str, Sequence[tuple[int, float]]]) -> Renderab
         volumes: by class name, one pair for each scan.
     """
     num_scans = max(map(len, volumes.values()), default=0)
-    table = open_table()
-    table.add_column("class", overflow="fold")
     heads = ("voxels", "ml") if num_scans == 1 else ("scans with it", "least ml", "median ml", "most ml")
-    for head in heads:
-        table.add_column(head, justify="right")
+    rows = []
     for name, found in volumes.items():
         sizes = [ml for _, ml in found]
         if num_scans == 1:
@@ -94,41 +123,33 @@ def volume_table(volumes: Mapping[str, Sequence[tuple[int, float]]]) -> Renderab
         else:
             count = sum(num > 0 for num, _ in found)
             cells = [f"{count} of {num_scans}", *map(ml_text, (min(sizes), median(sizes), max(sizes)))]
-        table.add_row(Text(name), *cells)
-    return table
+        rows.append([name, *cells])
+    return TableView(Table(caption="", heads=("class", *heads), rows=rows, hides_caption=True))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ByWidth:
-    """One of two forms of the same thing, by the available width."""
+@dataclass(frozen=True)
+class _PlanTable:
+    """Reasons next to their choices, or below them if too little width is left for them."""
 
-    wide: RenderableType
-    narrow: RenderableType
+    groups: Sequence[ChoiceGroup]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.wide if options.max_width >= _WIDE_COLUMNS else self.narrow
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        form = self.wide if options.max_width >= _WIDE_COLUMNS else self.narrow
-        return Measurement.get(console, options, form)
-
-
-def _wide_plan(groups: Sequence[ChoiceGroup]) -> list[RenderableType]:
-    shown = [choice for group in groups for choice in group.choices]
-    # One width for all groups, so that their columns line up.
-    key_width = max((cell_len(_marked(choice)) for choice in shown), default=0)
-    value_width = min(_VALUE_COLUMNS, max((cell_len(value_text(c.value, c.key)) for c in shown), default=0))
-    parts: list[RenderableType] = []
-    for group in groups:
-        table = open_table()
-        table.add_column("setting", no_wrap=True, min_width=key_width)
-        table.add_column("value", overflow="fold", min_width=max(value_width, len("value")), max_width=_VALUE_COLUMNS)
-        table.add_column("why", ratio=1, overflow="fold")
-        for choice in group.choices:
-            value = Text(value_text(choice.value, choice.key), style="bold")
-            table.add_row(Text(_marked(choice)), value, Text(choice.reason))
-        parts += [Text.assemble((group.title.upper(), "bold"), f": {group.hint}"), table, Text()]
-    return parts
+        shown = [choice for group in self.groups for choice in group.choices]
+        # One width for all groups, so that their columns line up.
+        widths = [
+            max((cell_len(text) for text in texts), default=0)
+            for texts in (["setting", *map(_marked, shown)], ["value", *map(_value, shown)])
+        ]
+        widths[1] = min(_VALUE_COLUMNS, widths[1])
+        for group in self.groups:
+            rows = [("setting", "value", "why"), *((_marked(c), _value(c), c.reason) for c in group.choices)]
+            table = WrappedRows(rows=rows, widths=widths, bold=1, has_heads=True)
+            if table.last_width(options.max_width) < _LEAST_COLUMNS:
+                yield from _narrow_plan(self.groups)
+                return
+            yield from prose(f"{group.title.upper()}: {group.hint}", options.max_width)
+            yield table
+            yield Text()
 
 
 def _narrow_plan(groups: Sequence[ChoiceGroup]) -> list[RenderableType]:
@@ -136,10 +157,14 @@ def _narrow_plan(groups: Sequence[ChoiceGroup]) -> list[RenderableType]:
     for group in groups:
         lines += [Text(group.title.upper(), style="bold"), indented(group.hint)]
         for choice in group.choices:
-            value = (value_text(choice.value, choice.key), "bold")
+            value = (printable(_value(choice)), "bold")
             lines += [Text.assemble(_marked(choice), " = ", value, overflow="fold"), indented(choice.reason)]
         lines.append(Text())
     return lines
+
+
+def _value(choice: Choice) -> str:
+    return value_text(choice.value, choice.key)
 
 
 def _marked(choice: Choice) -> str:
@@ -147,20 +172,13 @@ def _marked(choice: Choice) -> str:
 
 
 def _dataset_lines(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> list[tuple[str, str]]:
-    fold = dataset.get("fold")
-    judged = f"fold {fold} held out" if dataset.get("held_out", True) else "the same cases, not held out"
-    num_cases, num_shared = int(dataset.get("num_cases", 0)), int(dataset.get("num_shared_patients", 0))
+    num_cases = _num_cases(dataset)
     num_patients = int(dataset.get("num_patients", num_cases))
     shares = num_patients < num_cases
     of_patients = f" of {count_text(num_patients, 'patient')}" if shares else ", each taken as its own patient"
-    if num_shared:
-        judged += f"; {count_text(num_shared, 'patient')} on both sides, which flatters the score"
-    split = (
-        f"{dataset.get('num_training', 0):,} to train on, {dataset.get('num_validation', 0):,} to judge by ({judged})"
-    )
     spreads = [(key, _spread_text(fingerprint.get(key), key)) for key in ("shape_voxel", "spacing_mm")]
     return [
-        ("cases", f"{count_text(num_cases, 'case')}{of_patients}: {split}"),
+        ("cases", f"{count_text(num_cases, 'case')}{of_patients}: {_split_text(dataset)}"),
         ("channels", ", ".join(map(str, dataset.get("channels") or ()))),
         ("classes", ", ".join(map(str, dataset.get("classes") or ()))),
         ("regions", regions_text(dataset.get("regions") or {})),
@@ -172,6 +190,20 @@ def _dataset_lines(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -
         ("layout", str(dataset.get("layout") or "")),
         ("folder", str(dataset.get("path") or "")),
     ]
+
+
+def _num_cases(dataset: Mapping[str, Any]) -> int:
+    return int(dataset.get("num_cases", 0))
+
+
+def _split_text(dataset: Mapping[str, Any]) -> str:
+    """How many cases are for what, and whether the scores are of cases that were held out."""
+    judged = f"fold {dataset.get('fold')} held out" if dataset.get("held_out", True) else "the same cases, not held out"
+    if num_shared := int(dataset.get("num_shared_patients", 0)):
+        judged += f"; {count_text(num_shared, 'patient')} on both sides, which flatters the score"
+    return (
+        f"{dataset.get('num_training', 0):,} to train on, {dataset.get('num_validation', 0):,} to judge by ({judged})"
+    )
 
 
 def _placement_text(fingerprint: Mapping[str, Any]) -> str:

@@ -16,6 +16,11 @@ _SHARE_FOR_CASES = 0.5
 # If even the cheapest validation leaves less than this share to training, the budget is exceeded instead.
 _LEAST_SHARE = 0.05
 _MOST_SLOWDOWN = 4.0
+# The first validation comes when this share of the training is done, unless its usual time comes before; trainings of
+# a few seconds have none.
+_FIRST_AT, _FIRST_AFTER_S = 0.2, 3.0
+MOST_FIRST_SHARE = 0.05
+"""Of the training, what a first validation may take."""
 
 
 class Budget:
@@ -138,6 +143,18 @@ def left_for_validation(
     to_do = (max(0.0, share * budget_s - stepped_s) * (1.0 + validation_share) for share in shares)
     windows_s, cases_s = (max(0.0, budget_s - report_s - steps_s - now_s) for steps_s in to_do)
     return windows_s, cases_s
+
+
+def first_dice_is_due(trained_s: float, *, progress: float, expected_s: float) -> bool:
+    """Whether the user should see a first Dice now, although the steps have not paid for it yet.
+
+    Args:
+        trained_s: seconds of training up to now.
+        progress: share of the training that they are.
+        expected_s: what a validation takes.
+    """
+    is_time = trained_s >= _FIRST_AFTER_S and progress >= _FIRST_AT
+    return is_time and expected_s <= MOST_FIRST_SHARE * trained_s / progress
 
 
 def slowdown(wall_s: float, cpu_s: float) -> float:

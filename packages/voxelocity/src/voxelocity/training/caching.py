@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from voxelocity.data.pipeline import CachingFacts, PreparedCases, RankDraws
 from voxelocity.parallel import even_shares
 from voxelocity.planning import absent_classes
 from voxelocity.training.ahead import Compiling
 from voxelocity.training.session import Session
+from voxelocity_observe.core.console import folded, short_bar
 from voxelocity_observe.core.errors import DatasetError, InputError, ScanError
 from voxelocity_observe.core.quantities import bytes_text, count_text, duration_text
 
@@ -212,8 +213,9 @@ class CacheProgress:
         self._console = console
         self._tier = tier
         self._bar = Progress(
-            TextColumn("preparing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
+            TextColumn("preparing", table_column=folded()), short_bar(console),
+            MofNCompleteColumn(table_column=folded()), TextColumn("{task.fields[rate]}", table_column=folded()),
+            TimeRemainingColumn(table_column=folded()),
             console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
         self._task = self._bar.add_task("preparing", total=num_cases, rate="")

@@ -6,19 +6,21 @@ The run itself follows: fill the cache, build the network, train (`loop`), valid
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from rich.console import Console
 
 from voxelocity.core.batch import PLAIN
 from voxelocity.core.cases import Cases
+from voxelocity.core.config import AUTO
 from voxelocity.core.records import CaseScore
-from voxelocity.core.requests.train import TrainOptions, TrainRequest
+from voxelocity.core.requests.train import MoreTime, TrainOptions, TrainRequest
 from voxelocity.data.pipeline import Feed, PreparedCases
 from voxelocity.infer import save_keep_largest, save_model
 from voxelocity.metrics import summarize
@@ -29,7 +31,7 @@ from voxelocity.report.summary import score_text
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
 from voxelocity.training.ahead import image_format_of
 from voxelocity.training.balancing import Balance
-from voxelocity.training.budget import Allotment, Budget, slowdown
+from voxelocity.training.budget import MOST_FIRST_SHARE, Allotment, Budget, slowdown
 from voxelocity.training.caching import fill_caches, prepared_cases
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.loop import Loop, LoopState
@@ -61,6 +63,7 @@ class RunResult:
             foreground in truth or prediction, or the training is too short to be scored.
         headline: the result in words: that mean with the cases behind it, or why there is none.
         unlearned: why the training is too short to be scored; "" where it is not.
+        next_command: what users do next, as they type it.
         scores: one per validation case.
         step: optimizer steps done.
         seconds: of the whole run, all sessions.
@@ -71,6 +74,7 @@ class RunResult:
     mean_dice: float | None
     headline: str
     unlearned: str
+    next_command: str
     scores: tuple[CaseScore, ...]
     step: int
     seconds: float
@@ -85,6 +89,7 @@ class RunOptions(TrainOptions, total=False):
     spent_s: float
     stop: StopRequest | None
     sinks: Sequence[Sink]
+    plan_view: Literal["short", "full", "none"]
     shared: SharedKeys | None
 
 
@@ -138,7 +143,10 @@ def _adapt_to_restart(request: TrainRequest, world: World) -> TrainRequest:
     folder = RunFolder(request.out)
     is_begun = folder.holds_run and not (request.overwrite and not folder.is_of_job(launcher_job()))
     if world.from_leader(world.place.num_restarts > 0 and is_begun):
-        return replace(request, resume=True, overwrite=False)
+        # What the launcher started has written down the time that it got.
+        has_more = isinstance(request.time_budget_s, MoreTime) and not folder.is_finished()
+        budget_s = AUTO if has_more else request.time_budget_s
+        return replace(request, resume=True, overwrite=False, time_budget_s=budget_s)
     return request
 
 
@@ -234,7 +242,9 @@ def _plan_budget(
 
     def rehearse_and_allot() -> Allotment:
         validation.rehearse(averaged, load_s=load_s)
-        return validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s)
+        found = validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s)
+        validation.fit_intermediate(found.end_s - found.begin_s)
+        return found
 
     with session.stage("rehearse validation"):
         allotted = session.world.run_on_leader(rehearse_and_allot)
@@ -244,10 +254,11 @@ def _plan_budget(
             f"planned for now: {planned}. For a full validation later: {full_command(session.folder.path)}"
         )
     share, validation_s = train.validation_share, validation.intermediate_s
-    if not train.validate_every_steps and share and validation_s > share * (allotted.end_s - elapsed_s()):
+    most_s = max(share, MOST_FIRST_SHARE) * (allotted.end_s - elapsed_s())
+    if not train.validate_every_steps and share and validation_s > most_s:
         session.console.print(
-            f"no Dice on the way: a validation takes about {duration_text(validation_s)}, and may take {share:.0%} of "
-            "the time of the steps; --set train.validation_share=0.1 gives it more",
+            f"no Dice on the way: a validation takes about {duration_text(validation_s)}, and may take "
+            f"{duration_text(most_s)} of this training; --set train.validation_share=0.1 gives it more",
             highlight=False,
             soft_wrap=True,
         )
@@ -346,11 +357,20 @@ def _write_results(session: Session, state: LoopState, final: FinalScores, pictu
         mean_dice=mean_dice,
         headline=score_text(facts),
         unlearned=short,
+        next_command=_next_command(session, is_whole=len(scores) == facts.dataset.num_validation, is_short=bool(short)),
         scores=tuple(scores),
         step=state.step,
         seconds=log.elapsed_s(),
         target_reached_s=next(reached_s, None),
     )
+
+
+def _next_command(session: Session, *, is_whole: bool, is_short: bool) -> str:
+    """What a user does next: train for longer, score all cases, or predict."""
+    folder = session.folder.path
+    if is_short:
+        return f"voxelocity train --resume {shlex.quote(str(folder))} --time-budget +10m"
+    return f"voxelocity predict {shlex.quote(str(folder))} SCANS -o OUT" if is_whole else full_command(folder)
 
 
 def _validate_again(session: Session, skipped: Collection[str]) -> RunResult:

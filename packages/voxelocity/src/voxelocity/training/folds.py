@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from rich.console import Console
@@ -35,6 +35,7 @@ from voxelocity_observe.core.errors import (
     OutputError,
     VoxelocityError,
 )
+from voxelocity_observe.core.quantities import count_text
 from voxelocity_observe.core.request import context_of, documents
 from voxelocity_observe.sinks import Sink
 
@@ -61,6 +62,7 @@ class FoldsCallOptions(FoldsOptions, total=False):
 
     console: Console | None
     spent_s: float
+    plan_view: Literal["short", "full", "none"]
     make_sinks: Callable[[], Sequence[Sink]]
 
 
@@ -120,13 +122,16 @@ def run_folds(
     with one_group(place, uses_gpu=request.device != "cpu" and torch.cuda.is_available()):
         # Ranks may have waited for each other.
         spent_s = context.spent_s + system_clock() - called_s
+        plan_view = context.plan_view
         for fold, folder in folders.items():
             if fold in begun and folder.is_finished() and not request.full_validation:
                 console.print(f"fold {fold} is finished: {folder.path}", highlight=False)
                 continue
             console.print(f"fold {fold} of {', '.join(map(str, chosen))}: {folder.path}", style="bold", highlight=False)
             stop = StopRequest()
-            of_fold = RunContext(console=console, spent_s=spent_s, stop=stop, sinks=make_sinks(), shared=shared)
+            of_fold = RunContext(
+                console=console, spent_s=spent_s, stop=stop, sinks=make_sinks(), plan_view=plan_view, shared=shared
+            )
             if reason := _train_fold(cases, requests[fold], of_fold, is_alone=place.is_alone):
                 failed[fold] = reason
                 console.print(f"fold {fold} failed: {reason}", style="red", highlight=False, soft_wrap=True)
@@ -136,7 +141,8 @@ def run_folds(
                     f"train: stopped after fold {fold}; the same command trains the other folds",
                     signal_number=stop.signal_number,
                 )
-            spent_s = 0.0
+            # The others have the same plan.
+            spent_s, plan_view = 0.0, plan_view if fold in begun else "none"
             shared = shared or _shared_keys(out, cases)
     runs = {fold: folder.path for fold, folder in folders.items() if fold not in failed}
     evaluation = pool_runs(list(runs.values())) if runs else None
@@ -209,7 +215,7 @@ def _folds_of(cases: Cases) -> tuple[int, ...]:
     found = tuple(sorted({ref.fold for ref in cases.refs if ref.label is not None and ref.fold is not None}))
     if len(found) < 2:
         raise DatasetError(
-            f"train: {cases.root} has {len(found)} folds with labeled cases, and --folds all needs at least two; train "
-            "without --folds, or declare folds (docs/data-sets.md)"
+            f"train: {cases.root} has {count_text(len(found), 'fold')} with labeled cases, and --folds all needs at "
+            "least two; train without --folds, or declare folds (docs/data-sets.md)"
         )
     return found

@@ -13,7 +13,7 @@ from voxelocity.data.pipeline import Feed
 from voxelocity.report import read_run
 from voxelocity.step import TrainingStep, learning_rate_at
 from voxelocity.training.balancing import Balance
-from voxelocity.training.budget import Budget
+from voxelocity.training.budget import Budget, first_dice_is_due
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.progress import EpochPhases, ProgressPicture, TerminalProgress
 from voxelocity.training.readings import AskedLosses, RunAhead, StepParts
@@ -340,6 +340,9 @@ class Loop:
         # Training time pays for each validation: it may take its share of the time since the last one.
         expected_s = self._expected_validation_s()
         is_paid = self.state.trained_s - self.state.validated_at_s >= expected_s / train.validation_share
+        if not is_paid and not (self.state.validated_step or train.target_dice):
+            progress = self.budget.progress_ahead(self.state.step)
+            is_paid = first_dice_is_due(self.state.trained_s, progress=progress, expected_s=expected_s)
         return is_paid and expected_s <= self.budget.remaining_s()
 
     def _expected_validation_s(self) -> float:
@@ -349,6 +352,10 @@ class Loop:
         """Validates, logs the facts, and moves the end of a time budget by what is now known."""
         self._read_all()
         self.training.make_room()
+        if not (self.state.validated_step or self.plan.train.time_budget_s):
+            self.validation.fit_intermediate(
+                self.state.trained_s / max(self.budget.progress_ahead(self.state.step), 1e-6)
+            )
         start = self.clock()
         with phase("validation", color="gold"), self._limit_waiting(self._expected_validation_s()):
             mean_dice, dice = self.validation.intermediate(self.training.averaged())
@@ -361,10 +368,13 @@ class Loop:
         state.validated_at_s = state.trained_s
         state.validated_step = state.step
         self.session.log.write(
-            "validation", step=state.step, seconds=seconds, mean_dice=mean_dice, dice=dice, is_best=is_best
-        )
+            "validation", step=state.step, seconds=seconds, mean_dice=mean_dice, dice=dice, is_best=is_best,
+            num_cases=self.validation.num_intermediate,
+        )  # fmt: skip
         num_absent = sum(math.isnan(value) for value in dice.values())
-        self._bar.show_validation(state.step, mean_dice, is_best, num_absent=num_absent)
+        self._bar.show_validation(
+            state.step, mean_dice, is_best, num_cases=self.validation.num_intermediate, num_absent=num_absent
+        )
         self.validation.take_duration(seconds)
         if self.plan.train.time_budget_s:
             self.budget.end_at(

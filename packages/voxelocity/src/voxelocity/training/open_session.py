@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -16,17 +16,18 @@ from rich.console import Console
 from voxelocity.core.cases import Cases
 from voxelocity.core.config import AUTO
 from voxelocity.core.requests.plan import plan_request
-from voxelocity.core.requests.train import TrainRequest
+from voxelocity.core.requests.train import MoreTime, TrainRequest
 from voxelocity.parallel import World, launcher_job
 from voxelocity.planning import Planned, SharedKeys, check_code, plan_cases
 from voxelocity.planning.machine import survey
-from voxelocity.report import plan_table
+from voxelocity.report import plan_summary, plan_table
 from voxelocity.training.caching import SKIPPED
 from voxelocity.training.resume import (
     SavedRun,
     check_data,
     check_options,
     check_plan,
+    record_more_time,
     resumed_keys,
     run_to_resume,
     saved_run_record,
@@ -41,6 +42,7 @@ from voxelocity_observe.core.environment import environment
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.events import EventLog, events_path, read_events
 from voxelocity_observe.core.host import default_cache_folder
+from voxelocity_observe.core.quantities import count_text, duration_text
 from voxelocity_observe.monitor.samples import SampleEvents
 from voxelocity_observe.monitor.sampling import Sampler
 from voxelocity_observe.sinks import Outlets, RunStart, Sink
@@ -67,6 +69,8 @@ class RunContext:
 
     One that fails is reported once and left out. A resumed run continues their records.
     """
+    plan_view: Literal["short", "full", "none"] = "short"
+    """What is shown of the plan of a new run: a few lines, every choice with its reason, or nothing."""
     shared: SharedKeys | None = None
     """Keys of the plan to take over from another run; a run that is resumed has its own."""
 
@@ -82,6 +86,7 @@ class SessionPlan:
         is_finished: only its final validation is repeated.
         skipped: ids of cases that earlier sessions left out.
         timings: seconds by stage up to now.
+        taken_s: seconds that it took before it got more time; 0 if it did not.
     """
 
     planned: Planned
@@ -90,6 +95,7 @@ class SessionPlan:
     is_finished: bool
     skipped: frozenset[str]
     timings: Mapping[str, float]
+    taken_s: float = 0.0
 
 
 def plan_session(cases: Cases, request: TrainRequest, context: RunContext, *, began_s: float) -> SessionPlan:
@@ -99,15 +105,20 @@ def plan_session(cases: Cases, request: TrainRequest, context: RunContext, *, be
     saved = run_to_resume(folder, request)
     is_finished = saved is not None and folder.is_finished()
     folder.check()
-    skipped = frozenset(str(event.get("case_id")) for event in _events(folder, saved) if event["event"] == SKIPPED)
+    earlier, taken_s = _events(folder, saved), 0.0
+    skipped = frozenset(str(event.get("case_id")) for event in earlier if event["event"] == SKIPPED)
     planning_began_s, wanted = context.clock(), plan_request(request)
     if saved is not None:
         cases = check_data(folder, saved, cases)
+    if saved is not None and isinstance(request.time_budget_s, MoreTime):
+        taken_s = max((float(event["time_s"]) for event in earlier), default=0.0)
+        saved = saved.with_more_time(request.time_budget_s, taken_s=taken_s, is_finished=is_finished)
+        is_finished = False
     if saved is not None and request.resume:
         check_code(saved.plan, request.overrides, where=str(folder.record))
         check_options(folder, saved, request)
         keys = resumed_keys(saved, request.overrides, where=str(folder.record))
-        wanted = replace(wanted, fold=saved.fold, time_budget_s=AUTO, seed=AUTO, overrides=keys)
+        wanted = replace(wanted, fold=saved.fold, time_budget_s=AUTO, seed=AUTO, epochs=None, overrides=keys)
     source_run = open_source_run(request.start_from, saved, overrides=wanted.overrides, folder=folder)
     if source_run is not None and saved is None:
         check_held_out(source_run, cases, 0 if wanted.fold == AUTO else wanted.fold)
@@ -123,8 +134,9 @@ def plan_session(cases: Cases, request: TrainRequest, context: RunContext, *, be
     folder.open()
     timings = {"start": planning_began_s - began_s, "plan": context.clock() - planning_began_s}
     return SessionPlan(
-        planned=planned, saved=saved, source_run=source_run, is_finished=is_finished, skipped=skipped, timings=timings
-    )
+        planned=planned, saved=saved, source_run=source_run, is_finished=is_finished, taken_s=taken_s, skipped=skipped,
+        timings=timings,
+    )  # fmt: skip
 
 
 def _check_ranks(planned: Planned) -> None:
@@ -138,8 +150,8 @@ def _check_ranks(planned: Planned) -> None:
     batch_size, config = plan.data.batch_size, plan.parallel
     if config.max_bytes and len(config.max_bytes) != num_ranks:
         raise ConfigError(
-            f"train: parallel.max_bytes has {len(config.max_bytes)} values for {num_ranks} ranks; give one for each, "
-            "or none"
+            f"train: parallel.max_bytes has {count_text(len(config.max_bytes), 'value')} for {num_ranks} ranks; "
+            "give one for each, or none"
         )
     if num_ranks == 1:
         return
@@ -157,8 +169,8 @@ def _check_ranks(planned: Planned) -> None:
         )
     if not isinstance(config.balance, str) and len(config.balance) != num_ranks:
         raise ConfigError(
-            f"train: parallel.balance has {len(config.balance)} proportions for {num_ranks} ranks; give one for each, "
-            "or auto"
+            f"train: parallel.balance has {count_text(len(config.balance), 'proportion')} for {num_ranks} ranks; "
+            "give one for each, or auto"
         )
 
 
@@ -194,7 +206,8 @@ def open_session(
     world.set_silence(planned.plan.parallel.silence_s)
     with folder.locked() if world.is_leader else nullcontext("") as notice:
         if world.is_leader:
-            _write_beginning(session_plan, folder, overwrite=request.overwrite, console=console)
+            _write_beginning(session_plan, folder, overwrite=request.overwrite)
+            _show_beginning(session_plan, folder, console, context.plan_view)
         began_s = clock() - world.from_leader(clock() - began_s)
         with (
             EventLog.resume(events_path(folder.path, rank=world.place.rank), begin_s=began_s, clock=clock) as log,
@@ -219,8 +232,8 @@ def open_session(
                 began_s=began_s,
                 timings=session_plan.timings,
             ):
-                if notice:
-                    session.warn(notice)
+                for text in filter(None, (notice, _more_time_text(session, session_plan.taken_s))):
+                    session.warn(text)
                 if saved is not None and saved.device not in ("", planned.machine.device):
                     session.warn(
                         f"train: the run was started on {saved.device} and continues on {planned.machine.device} with "
@@ -229,16 +242,26 @@ def open_session(
                 yield session
 
 
-def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite: bool, console: Console) -> None:
-    """Marks the folder as holding this run, and says so."""
+def _show_beginning(session_plan: SessionPlan, folder: RunFolder, console: Console, plan_view: str) -> None:
+    """What the run continues, or its plan."""
+    if session_plan.saved is not None:
+        doing = "validating the finished run" if session_plan.is_finished else "resuming the unfinished run"
+        console.print(f"{doing} in {folder.path}", highlight=False, soft_wrap=True)
+    elif plan_view == "full":
+        console.print(plan_table(session_plan.planned.choices))
+    elif plan_view == "short":
+        console.print(plan_summary(session_plan.planned.to_record()))
+
+
+def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite: bool) -> None:
+    """Marks the folder as holding this run."""
     if overwrite:
         # Only now, so that a mistake in the new command does not lose the old run.
         folder.clear()
     if session_plan.saved is not None:
-        doing = "validating the finished run" if session_plan.is_finished else "resuming the unfinished run"
-        console.print(f"{doing} in {folder.path}", highlight=False)
+        if session_plan.taken_s:
+            record_more_time(folder, session_plan.saved, taken_s=session_plan.taken_s)
         return
-    console.print(plan_table(session_plan.planned.choices))
     command = shlex.join(without_credentials(sys.argv))
     begin: dict[str, Any] = {"command": command}
     if job := launcher_job():
@@ -246,6 +269,19 @@ def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite:
     if session_plan.source_run is not None:
         begin["start"] = session_plan.source_run.to_plain()
     folder.write_record({**begin, **saved_run_record(session_plan.planned)})
+
+
+def _more_time_text(session: Session, taken_s: float) -> str:
+    """Logs that the run continues beyond its end; what its page must say of it, "" if it does not."""
+    if not taken_s:
+        return ""
+    total_s = session.plan.train.time_budget_s
+    session.log.write("extended", taken_s=taken_s, time_budget_s=total_s)
+    return (
+        f"train: this run took {duration_text(taken_s)} and gets {duration_text(total_s - taken_s)} more, so its "
+        "results come from two parts. The learning rate continues as if all of this time had been planned: it rises "
+        "again, and the Dice may fall before it rises"
+    )
 
 
 def sample_system(log: EventLog) -> Sampler:

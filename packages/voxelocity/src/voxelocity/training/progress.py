@@ -11,26 +11,27 @@ from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import Progress, TextColumn
 
 from voxelocity.report import RunFacts, render_progress_png
 from voxelocity.report.facts import step_record, validation_record
 from voxelocity_observe.core.clock import Clock, system_clock
+from voxelocity_observe.core.console import folded, short_bar
 from voxelocity_observe.core.errors import OutputError
 from voxelocity_observe.core.events import EventLog
-from voxelocity_observe.core.quantities import count_text, duration_text, share_text
+from voxelocity_observe.core.quantities import count_text, dice_text, duration_text, share_text
 from voxelocity_observe.spans import report_ended_span
 
-_LINE_PERIOD_S = 10.0
+_LINE_PERIOD_S = 5.0
 _PICTURE_PERIOD_S = 60.0
 _MOST_POINTS = 2000
 _SHORTEST_EPOCH_S = 1.0
 
 
 class TerminalProgress:
-    """Loss, images per second, share of time spent waiting for data, and time left.
+    """Loss, last Dice, images per second, share of time spent waiting for data, and time left.
 
-    A bar in a terminal, a line now and then in a file or pipe.
+    A bar in a terminal, a line every few seconds in a file or pipe.
     """
 
     def __init__(self, console: Console, clock: Clock, *, target_dice: float) -> None:
@@ -38,7 +39,7 @@ class TerminalProgress:
         self._line_at = clock()
         self._dice = ""
         self._bar = Progress(
-            TextColumn("training"), BarColumn(bar_width=None), TextColumn("{task.fields[facts]}"),
+            short_bar(console), TextColumn("{task.fields[facts]}", table_column=folded()),
             console=console, transient=True, refresh_per_second=4, disable=not console.is_terminal,
         )  # fmt: skip
         self._task = self._bar.add_task("training", total=1.0, facts="")
@@ -53,8 +54,9 @@ class TerminalProgress:
     def update(
         self, *, step: int, loss: float, images_per_s: float, wait_share: float, progress: float, remaining_s: float
     ) -> None:
-        """Shows the last steps. A target takes the place of the time left, which is then unknown."""
-        end = f"until Dice {self._target_dice:g}" if self._target_dice else f"{duration_text(remaining_s)} left"
+        """Shows the last steps. With a target, the time left is the most that it can be."""
+        left = f"{duration_text(remaining_s)} left"
+        end = f"until Dice {self._target_dice:g}, at most {left}" if self._target_dice else left
         facts = (
             f"step {step}  loss {loss:.3f}{self._dice}  {images_per_s:.1f} images/s  "
             f"waiting {share_text(wait_share)}  {end}"
@@ -64,14 +66,16 @@ class TerminalProgress:
             self._line_at = self._clock()
             self._console.print(f"{progress:4.0%}  {facts}", highlight=False, soft_wrap=True)
 
-    def show_validation(self, step: int, mean_dice: float, is_best: bool, *, num_absent: int) -> None:
+    def show_validation(self, step: int, mean_dice: float, is_best: bool, *, num_cases: int, num_absent: int) -> None:
         """Shows the result of an intermediate validation, with the number of classes in none of its cases."""
-        self._dice = f"  Dice {mean_dice:.3f} at step {step}"
+        self._dice = f"  Dice {dice_text(mean_dice)} ({count_text(num_cases, 'case')}, step {step})"
         if not self._console.is_terminal:
             self._console.print(
-                f"      step {step}  validation Dice {mean_dice:.3f}{' (best so far)' if is_best else ''}"
+                f"      step {step}  validation Dice {dice_text(mean_dice)} of {count_text(num_cases, 'case')}"
+                + (" (best so far)" if is_best else "")
                 + (f", {count_text(num_absent, 'class', 'classes')} found in none of its cases" if num_absent else ""),
                 highlight=False,
+                soft_wrap=True,
             )
 
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, flatten
 from voxelocity.core.remote import remote_url
-from voxelocity.core.requests.train import TrainRequest
+from voxelocity.core.requests.train import MoreTime, TrainRequest
 from voxelocity.data.pipeline import declare_channels, declare_labels
-from voxelocity.planning import PLACES, Plan, Planned, read_overrides, without_places
+from voxelocity.planning import PLACES, Plan, Planned, read_overrides, steps_of_passes, without_places
 from voxelocity.report import read_run
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.run_folder import RunFolder
@@ -93,6 +93,16 @@ class SavedRun:
             source=source,
         )
 
+    def with_more_time(self, more_s: float, *, taken_s: float, is_finished: bool) -> Self:
+        """The run as if it had been started to end `more_s` after the `taken_s` that it took, by the clock alone.
+
+        A target ended a finished run, or would end it again at once.
+        """
+        train = self.plan.train
+        target_dice = 0.0 if is_finished else train.target_dice
+        longer = {"time_budget_s": taken_s + more_s, "steps": 0, "target_dice": target_dice}
+        return replace(self, plan=self.plan.model_copy(update={"train": train.model_copy(update=longer)}))
+
     def dataset_path(self, *, where: str) -> Path:
         """Where the data set of the run was.
 
@@ -117,6 +127,20 @@ def saved_run_record(planned: Planned) -> dict[str, Any]:
     return {**record, "cases": _case_ids(planned.cases, planned.fold)}
 
 
+def record_more_time(folder: RunFolder, saved: SavedRun, *, taken_s: float) -> None:
+    """Writes the length of a run that got more time, see `SavedRun.with_more_time`, into its record."""
+    record = parse_yaml(folder.record.read_text(encoding="utf-8"))
+    assert isinstance(record, dict), "read before"
+    train = saved.plan.to_plain()["train"]
+    record["plan"] = saved.plan.to_plain()
+    for choice in record.get("choices") or ():
+        if choice["key"] in ("train.steps", "train.time_budget_s", "train.target_dice"):
+            choice["value"] = train[choice["key"].partition(".")[2]]
+            choice["reason"] = f"it got more time after {duration_text(taken_s)}"
+    record["parts_s"] = [*(record.get("parts_s") or ()), taken_s]
+    folder.write_record(record)
+
+
 def run_to_resume(folder: RunFolder, request: TrainRequest) -> SavedRun | None:
     """The run in the folder, whose files were checked; None if the command starts a new run.
 
@@ -129,20 +153,25 @@ def run_to_resume(folder: RunFolder, request: TrainRequest) -> SavedRun | None:
     if request.overwrite or not folder.holds_run:
         return None
     is_finished, shown = folder.is_finished(), shlex.quote(str(folder.path))
-    if is_finished and not (request.resume and request.full_validation):
+    is_more = isinstance(request.time_budget_s, MoreTime)
+    if is_finished and not (request.resume and (request.full_validation or is_more)):
         has_page = folder.report.is_file()
         page = "" if has_page else f" (`voxelocity report {shown}` renders its page, which is missing)"
-        cure = "choose another folder with -o"
+        cure = "train it for longer with --resume and a --time-budget such as +10m, choose another folder with -o"
         if request.resume:
-            cure = "to train its network for longer, start another run with --from and another folder with -o"
+            cure = (
+                "to train its network for longer, add a --time-budget such as +10m, or start another run with --from "
+                "and another folder with -o"
+            )
         raise OutputError(
             f"train: {folder.path} already holds a finished run{page}; {cure}, or replace it with --overwrite"
         )
     if is_finished and not Checkpoints(folder.checkpoints, keep=1).paths():
         # A new network would be validated, and its scores would replace those of the run.
         raise InputError(
-            f"train: {folder.checkpoints} holds no checkpoint, so the finished run cannot be validated again; restore "
-            f"one, or score its predictions: voxelocity predict {shown} ..., then voxelocity evaluate"
+            f"train: {folder.checkpoints} holds no checkpoint, so the finished run can be neither continued nor "
+            f"validated again; restore one, or score its predictions: voxelocity predict {shown} ..., then voxelocity "
+            "evaluate"
         )
     saved = SavedRun.read(folder.record)
     # Pictures and report will read all of it, so damage must be found before hours of training.
@@ -248,8 +277,19 @@ def conflicting_options(saved: SavedRun, request: TrainRequest) -> list[str]:
         "time_budget_s": (budget_s, duration_text(float(budget_s)) if budget_s else "none"),
     }
     for name, (value, text) in fixed.items():
-        if getattr(request, name) not in (AUTO, value):
+        given = getattr(request, name)
+        if given not in (AUTO, value) and not isinstance(given, MoreTime):
             lines.append(f"{request.spelled(name)} where {text} is stored")
+    data = saved.plan.data
+    if request.epochs is not None and saved.case_ids:
+        steps = steps_of_passes(
+            request.epochs,
+            len(saved.case_ids.get("training", ())),
+            draws_per_case=data.patch.draws_per_case,
+            batch_size=data.batch_size,
+        )
+        if steps != stored["train.steps"]:
+            lines.append(f"{request.spelled('epochs')} where {count_text(stored['train.steps'], 'step')} are stored")
     for key, value in read_overrides(request.overrides).items():
         if value != stored[key] and not _is_free(key):
             lines.append(f"{key}={value} where {stored[key]} is stored")

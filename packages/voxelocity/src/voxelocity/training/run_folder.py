@@ -71,13 +71,14 @@ class RunFolder:
     def is_finished(self) -> bool:
         """Whether the run came to its end, by its events: a page can be rendered at any time and proves nothing.
 
-        It stays finished while it is validated again, and if that is stopped.
+        It stays finished while it is validated again, and if that is stopped; it is not, once it got more time.
 
         Raises:
             InputError: the events are damaged.
         """
         events = read_events(self.events) if self.events.exists() else []
-        return any(event["event"] == "run_finished" for event in events)
+        ends = [event["event"] for event in events if event["event"] in ("run_finished", "extended")]
+        return ends[-1:] == ["run_finished"]
 
     def check(self) -> None:
         """Refuses, before any work is done, a folder that `open` would refuse later; creates and writes nothing.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import threading
 from collections.abc import Iterator
@@ -16,11 +15,12 @@ from rich.console import Console
 
 from voxelocity.parallel import ALONE, World
 from voxelocity.planning import Planned, model_spec
+from voxelocity.report import read_run, render_page
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.source_run import SourceRun
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.credentials import hide_credentials
-from voxelocity_observe.core.errors import InterruptedRunError
+from voxelocity_observe.core.errors import InterruptedRunError, OutputError
 from voxelocity_observe.core.events import EventLog
 from voxelocity_observe.spans import phase
 
@@ -128,7 +128,11 @@ class Session:
         self.console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True)
 
     def log_interruption(self, step: int) -> InterruptedRunError:
-        """Logs that the run was stopped with its state of `step` saved; returns the error that says so."""
+        """Logs that the run was stopped with its state of `step` saved, and makes the page of what there is.
+
+        Returns:
+            The error that says so.
+        """
         number = self.stop.signal_number
         names: dict[int | None, str] = {
             None: "a signal to another rank",
@@ -145,7 +149,16 @@ class Session:
         else:
             text = (
                 f"{begin} at step {step}; everything is saved in {self.folder.path}; "
-                "the same command with --resume continues from there, and "
-                f"`{shlex.join(['voxelocity', 'report', str(self.folder.path)])}` makes a page of what there is"
+                f"the same command with --resume continues from there, {self._page_text()}"
             )
         return InterruptedRunError(text, signal_number=number)
+
+    def _page_text(self) -> str:
+        """Where the page of the unfinished run is, once the leader has made it; a finished run keeps its own."""
+        page = self.folder.report
+        if self.world.is_leader and not self.folder.is_finished():
+            try:
+                render_page(read_run(self.folder.path), page)
+            except OutputError as error:
+                return f"but its page could not be written ({error})"
+        return f"and {page} shows what there is"

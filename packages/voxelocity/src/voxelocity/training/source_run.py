@@ -23,7 +23,7 @@ from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.resume import SavedRun, other_path
 from voxelocity.training.run_folder import RunFolder
 from voxelocity_observe.core.errors import ConfigError, InputError
-from voxelocity_observe.core.quantities import listed
+from voxelocity_observe.core.quantities import count_text, listed
 
 # A run that started from a run that started from ...
 _MOST_SOURCES = 20
@@ -116,8 +116,8 @@ class SourceRun:
         if other:
             say(
                 f"train: {len(other)} of {len(new)} tensors do not fit {self.folder}, which has "
-                f"{len(self.spec.channels)} channels and {len(self.spec.labels)} classes, and are initialized again: "
-                f"{', '.join(other)}"
+                f"{count_text(len(self.spec.channels), 'channel')} and {len(self.spec.labels)} classes, and are "
+                f"initialized again: {', '.join(other)}"
             )
         outputs = ("overlapping regions", *regions) if regions else ("classes", *class_names)
         for layer, before, now in (

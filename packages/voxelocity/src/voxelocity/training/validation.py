@@ -22,12 +22,14 @@ from voxelocity.training.results import SlicePictures
 from voxelocity.training.scoring import mean_dice, score_cases, score_prepared
 from voxelocity.training.session import Session, StopAskedError
 from voxelocity.training.validation_cost import FinalSize, ValidationCost, num_passes, rehearse
-from voxelocity_observe.core.quantities import duration_text, listed
+from voxelocity_observe.core.quantities import count_text, duration_text, listed
 
 # Share of a time budget that measuring the cost may take.
 _REHEARSAL_SHARE = 0.05
 # Mirroring adds less than this to the mean Dice; only mirrored windows, those of the final validation, reach a target.
 _NEAR_TARGET = 0.02
+# Of the training, what the first intermediate validation may take before cases are left out.
+_FIRST_SHARE = 0.02
 # If a larger margin would cost cases.
 _LEAST_MARGIN = 0.05
 
@@ -63,6 +65,7 @@ class Validation:
         self._intermediate_window = session.spec.window
         self._residents = Residents(session.device)
         self._last_dice, self._last_passes = math.nan, 0
+        self._num_intermediate = len(intermediate)
 
     @property
     def num_cases(self) -> int:
@@ -93,6 +96,28 @@ class Validation:
             num_ranks=session.world.place.size,
         )
 
+    def fit_intermediate(self, training_s: float) -> None:
+        """Leaves cases out of intermediate validations, so that the first one comes early in a training this long.
+
+        A Dice of few cases on the way is worth more than none. A target refers to all of them, and so does a number of
+        steps between two validations.
+        """
+        train, num_all = self._session.plan.train, len(self._intermediate)
+        if num_all == 0 or train.target_dice or train.validate_every_steps:
+            return
+        self._num_intermediate = num_all
+        available_s = max(train.validation_share / 3.0, _FIRST_SHARE) * training_s
+        self._num_intermediate = min(num_all, max(1, int(num_all * available_s / max(self.intermediate_s, 1e-9))))
+
+    def _intermediate_cases(self) -> PreparedCases:
+        count, number = len(self._intermediate), self._num_intermediate
+        return self._intermediate.part([i * count // number for i in range(number)])
+
+    @property
+    def num_intermediate(self) -> int:
+        """The cases of an intermediate validation."""
+        return self._num_intermediate
+
     def intermediate(self, network: torch.nn.Module) -> tuple[float, dict[str, float]]:
         """An intermediate validation: what `mean_dice` returns. Each rank scores some of the cases.
 
@@ -100,8 +125,8 @@ class Validation:
             StopAskedError: a stop was asked for.
         """
         # Only the leader knows what the windows of the final validation will be, and ranks may have other devices.
-        window, quick = self._session.world.from_leader(
-            (self._intermediate_window, self._quick(self._intermediate_window))
+        window, quick, self._num_intermediate = self._session.world.from_leader(
+            (self._intermediate_window, self._quick(self._intermediate_window), self._num_intermediate)
         )
         self._last_passes = 0
         if quick != window:
@@ -119,13 +144,14 @@ class Validation:
 
     def _mean_dice(self, network: torch.nn.Module, window: WindowConfig) -> tuple[float, dict[str, float]]:
         session = self._session
-        shapes = [self._intermediate.shape(index) for index in range(len(self._intermediate))]
+        cases = self._intermediate_cases()
+        shapes = [cases.shape(index) for index in range(len(cases))]
         own, all_own = self._shared_out(shapes)
         spec = self._spec.model_copy(update={"window": window})
         parts = self._together(
             lambda: score_prepared(
                 network,
-                self._intermediate.part(own),
+                cases.part(own),
                 spec,
                 device=session.device,
                 on_windows=session.stop.check,
@@ -176,7 +202,8 @@ class Validation:
 
     def _num_intermediate_passes(self) -> int:
         """Of the next one: with both kinds of windows if the target is near."""
-        shapes = [self._intermediate.shape(index) for index in range(len(self._intermediate))]
+        cases = self._intermediate_cases()
+        shapes = [cases.shape(index) for index in range(len(cases))]
         window, quick = self._intermediate_window, self._quick(self._intermediate_window)
         num = num_passes(shapes, quick)
         is_near = self._last_dice >= self._session.plan.train.target_dice - _NEAR_TARGET
@@ -323,9 +350,9 @@ class Validation:
         estimated = [f"{score.case_id} ({', '.join(score.hd95_estimated)})" for score in scores if score.hd95_estimated]
         if estimated:
             warn(
-                f"train: in {len(estimated)} cases a predicted surface is many times as large as the true one, so its "
-                f"distances were measured on only part of its voxels: {listed(estimated)}; see hd95_estimated in "
-                "scores.json"
+                f"train: in {count_text(len(estimated), 'case')} a predicted surface is many times as large as the "
+                f"true one, so its distances were measured on only part of its voxels: {listed(estimated)}; see "
+                "hd95_estimated in scores.json"
             )
 
 

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 
 from voxelocity_observe.core.memory_folders import MemoryFolder
 
-Level = Literal["ok", "optional", "note", "warning", "problem"]
+Level = Literal["ok", "missing", "note", "warning", "problem"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 
@@ -152,9 +152,9 @@ class Check:
     Attributes:
         section: the group it belongs to: "GPU", "torch", "CPU", "memory", "disk", "limits", "variables", "packages".
         name: of the item, in a word or two.
-        level: "ok"; "optional" for what is missing and needed only for some purpose; "note" for what is worth knowing;
-            "warning" for what costs speed or may fail; "problem" for what keeps training from
-            running as this machine could.
+        level: "ok"; "missing" for what is not installed and needed only for some purpose; "note" for what is worth
+            knowing; "warning" for what costs speed or may fail; "problem" for what keeps training from running as this
+            machine could.
         found: what is there.
         costs: what it costs, in plain words; "" if it costs nothing.
         cure: what to do, with the command; "" if there is nothing to do.
@@ -194,6 +194,18 @@ class CheckUp:
     @property
     def can_train(self) -> bool:
         return not any(check.stops_training for check in self.checks)
+
+    @property
+    def in_short(self) -> tuple[str, str, str]:
+        """Three lines: the verdict, the first thing to do, and what is missing."""
+        worst = max(self.checks, key=lambda check: (check.stops_training, LEVELS.index(check.level)), default=None)
+        first = "nothing has to be done"
+        if worst is not None and worst.level not in ("ok", "missing"):
+            then = f": {worst.cure or worst.costs}" if worst.cure or worst.costs else ""
+            first = f"{worst.section}, {worst.name}{then}"
+        extras = [check.name.removeprefix("extra ") for check in self.checks if check.level == "missing"]
+        missing = f"{', '.join(extras)}: pip install 'voxelocity[{','.join(extras)}]'" if extras else "nothing"
+        return self.verdict, f"First: {first}", f"Missing: {missing}"
 
     def to_plain(self) -> dict[str, Any]:
         """As types that JSON knows: verdict, can_train, counts by level, checks."""

@@ -15,7 +15,7 @@ from voxelocity_observe.diagnose.doctor.records import LEVELS, Check, CheckUp, O
 # A loader with more is rare, however many cores there are.
 _MAX_WORKERS = 16
 
-_FINE = ("ok", "optional")
+_FINE = ("ok", "missing")
 
 
 def examine(folder: Path, *, environ: Mapping[str, str] = os.environ) -> CheckUp:

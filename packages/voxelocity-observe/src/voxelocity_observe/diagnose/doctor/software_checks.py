@@ -281,7 +281,7 @@ def _check_extra(extra: str, members: Iterable[Requirement], versions: Mapping[s
         return Check("packages", f"extra {extra}", joined([found, gives], ": "))
     text = joined([found, f"not installed: {missing}", gives and f"for {gives}"], "; ")
     cure = f"if you want it: pip install 'voxelocity[{extra}]'"
-    return Check("packages", f"extra {extra}", text, cure=cure, level="optional")
+    return Check("packages", f"extra {extra}", text, cure=cure, level="missing")
 
 
 def fits(version: str, specifier: str | SpecifierSet) -> bool | None:

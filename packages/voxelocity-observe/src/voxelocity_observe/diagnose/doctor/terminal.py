@@ -16,7 +16,7 @@ from voxelocity_observe.diagnose.doctor.records import CheckUp, Level
 
 _STYLES: dict[Level, str] = {
     "ok": "green",
-    "optional": "dim",
+    "missing": "magenta",
     "note": "cyan",
     "warning": "yellow",
     "problem": "bold red",
@@ -26,7 +26,7 @@ _MAX_COLUMNS = 110
 
 
 def show(check_up: CheckUp, console: Console) -> None:
-    """Prints verdict and lines. Levels are words; color only repeats them."""
+    """Prints verdict, lines, and last the three that matter. Levels are words; color only repeats them."""
     # The last column stays free: some terminals break a full line.
     columns = max(40, min(console.width - 1, _MAX_COLUMNS))
     encoding = console.encoding or "ascii"
@@ -40,6 +40,8 @@ def show(check_up: CheckUp, console: Console) -> None:
             for label, words in (("costs: ", check.costs), ("do:    ", check.cure), ("see:   ", check.source)):
                 rest += _wrapped(words, f"{'':<11}{label}", columns)
             lines += map(Text, rest)
+    lines.append(Text())
+    lines += [Text(line, style="bold") for text in check_up.in_short for line in wrapped(text, columns, rest="  ")]
     for line in lines:
         line.plain = printable(line.plain).encode(encoding, errors="replace").decode(encoding)
         # A command that is longer than a line stays in one piece, so that you can copy it.

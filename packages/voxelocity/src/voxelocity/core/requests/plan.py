@@ -92,10 +92,20 @@ class PlanRequest(PlanKeys):
 
     CALL: ClassVar[str] = "vx.plan"
 
+    epochs: Annotated[int | None, Option(least=1)] = None
+    """Train for this many passes over the training cases.
+
+    With a time budget, the run ends at whichever comes first.
+    """
     cache_folder: Path | None = None
     """Where the disk cache and earlier measurements are; `default_cache_folder()` if not given."""
     skip_broken: bool = False
     """Leave sampled cases whose voxels cannot be read out of the statistics."""
+
+    def _check(self) -> None:
+        super()._check()
+        if self.epochs is not None:
+            self.check_number("epochs", "give a whole number from 1", least=1, is_whole=True)
 
 
 def plan_request(keys: PlanKeys) -> PlanRequest:
@@ -107,6 +117,7 @@ def plan_request(keys: PlanKeys) -> PlanRequest:
         seed=keys.seed,
         device=keys.device,
         overrides=keys.overrides,
+        epochs=getattr(keys, "epochs", None),
     )
 
 
@@ -124,5 +135,6 @@ class PlanKeyOptions(TypedDict, total=False):
 class PlanOptions(PlanKeyOptions, total=False):
     """The fields of `PlanRequest` as keywords."""
 
+    epochs: int | None
     cache_folder: Path | None
     skip_broken: bool

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from voxelocity.core.requests.plan import PlanKeyOptions, PlanKeys
 from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.core.quantities import parse_duration_s
 from voxelocity_observe.core.request import Option
 
 
@@ -26,6 +27,21 @@ def read_folds(text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
+class MoreTime(float):
+    """Seconds on top of those that a run has taken."""
+
+
+def read_time_budget(text: str) -> float:
+    """Seconds in "5m"; `MoreTime` in "+5m".
+
+    Raises:
+        ConfigError: the text is not a duration.
+    """
+    is_more = text.strip().startswith("+")
+    seconds = parse_duration_s(text.strip().removeprefix("+"))
+    return MoreTime(seconds) if is_more else seconds
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest(PlanKeys):
     """What `voxelocity.train`, `voxelocity.train_folds` and `voxelocity train` take."""
@@ -34,10 +50,23 @@ class TrainRequest(PlanKeys):
 
     out: Annotated[Path, Option(flags=("-o", "--out"))]
     """Folder of the run."""
+    time_budget_s: Annotated[
+        float | Literal["auto"], Option(flags=("--time-budget",), read=read_time_budget, shown="")
+    ] = "auto"
+    """End by then, validation and report included: 90s, 5m, 1h; with --resume +5m: that much longer.
+
+    Seconds as a number; 0 sets no limit. "auto" is 0, or what a run that continues has. More time continues a finished
+    run from its last checkpoint, on the learning rate's schedule for the whole time.
+    """
     folds: Annotated[tuple[int, ...] | None, Option(read=read_folds, shown="")] = None
     """Train several folds into OUT/fold_K, one after the other: 'all', or as in 0,2.
 
     No numbers mean every fold of the data set; None trains the one that `fold` says.
+    """
+    epochs: Annotated[int | None, Option(least=1)] = None
+    """Train for this many passes over the training cases.
+
+    With a time budget, the run ends at whichever comes first.
     """
     start_from: Annotated[Path | None, Option(flags=("--from",))] = None
     """Fine-tune: start from the weights of this finished run, with its network.
@@ -63,6 +92,10 @@ class TrainRequest(PlanKeys):
 
     def _check(self) -> None:
         super()._check()
+        if self.epochs is not None:
+            self.check_number("epochs", "give a whole number from 1", least=1, is_whole=True)
+        if isinstance(self.time_budget_s, MoreTime) and (self.folds is not None or not self.resume):
+            raise self.refusal("a + gives a single run more time; name it with --resume RUN", "time_budget_s")
         self.check_one_of("the first keeps what was trained, the second replaces it", "resume", "overwrite")
         if self.folds is not None and self.fold != "auto":
             raise self.refusal("the first trains one fold, the second several; give one of them", "fold", "folds")
@@ -71,6 +104,7 @@ class TrainRequest(PlanKeys):
 class EachFoldOptions(PlanKeyOptions, total=False):
     """The fields of `TrainRequest` that one training and several folds take as keywords."""
 
+    epochs: int | None
     start_from: Path | str | None
     overwrite: bool
     full_validation: bool

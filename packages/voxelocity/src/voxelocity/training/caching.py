@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from voxelocity.data.pipeline import CachingFacts, PreparedCases, RankDraws
 from voxelocity.parallel import even_shares
@@ -15,6 +15,7 @@ from voxelocity.planning import absent_classes
 from voxelocity.training.ahead import Compiling
 from voxelocity.training.session import Session
 from voxelocity_observe.core.errors import DatasetError, InputError, ScanError
+from voxelocity_observe.core.progress_bar import PlainProgress
 from voxelocity_observe.core.quantities import bytes_text, count_text, duration_text
 
 SKIPPED = "skipped"
@@ -211,10 +212,10 @@ class CacheProgress:
     def __init__(self, console: Console, tier: str, num_cases: int) -> None:
         self._console = console
         self._tier = tier
-        self._bar = Progress(
+        self._bar = PlainProgress(
             TextColumn("preparing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
-            console=console, transient=True, disable=not console.is_terminal,
+            console=console,
         )  # fmt: skip
         self._task = self._bar.add_task("preparing", total=num_cases, rate="")
         self._num_bytes = 0

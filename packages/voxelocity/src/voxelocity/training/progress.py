@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, TextColumn
 
 from voxelocity.report import RunFacts, render_progress_png
 from voxelocity.report.facts import step_record, validation_record
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.errors import OutputError
 from voxelocity_observe.core.events import EventLog
+from voxelocity_observe.core.progress_bar import PlainProgress
 from voxelocity_observe.core.quantities import count_text, duration_text, share_text
 from voxelocity_observe.spans import report_ended_span
 
@@ -37,9 +38,9 @@ class TerminalProgress:
         self._console, self._clock, self._target_dice = console, clock, target_dice
         self._line_at = clock()
         self._dice = ""
-        self._bar = Progress(
+        self._bar = PlainProgress(
             TextColumn("training"), BarColumn(bar_width=None), TextColumn("{task.fields[facts]}"),
-            console=console, transient=True, refresh_per_second=4, disable=not console.is_terminal,
+            console=console, clock=clock, refresh_per_second=4,
         )  # fmt: skip
         self._task = self._bar.add_task("training", total=1.0, facts="")
 
@@ -60,14 +61,14 @@ class TerminalProgress:
             f"waiting {share_text(wait_share)}  {end}"
         )
         self._bar.update(self._task, completed=progress, facts=facts)
-        if not self._console.is_terminal and self._clock() - self._line_at >= _LINE_PERIOD_S:
+        if not self._bar.is_shown and self._clock() - self._line_at >= _LINE_PERIOD_S:
             self._line_at = self._clock()
             self._console.print(f"{progress:4.0%}  {facts}", highlight=False, soft_wrap=True)
 
     def show_validation(self, step: int, mean_dice: float, is_best: bool, *, num_absent: int) -> None:
         """Shows the result of an intermediate validation, with the number of classes in none of its cases."""
         self._dice = f"  Dice {mean_dice:.3f} at step {step}"
-        if not self._console.is_terminal:
+        if not self._bar.is_shown:
             self._console.print(
                 f"      step {step}  validation Dice {mean_dice:.3f}{' (best so far)' if is_best else ''}"
                 + (f", {count_text(num_absent, 'class', 'classes')} found in none of its cases" if num_absent else ""),

@@ -1,0 +1,40 @@
+"""The notebooks run from their first cell to the last, and their cells show what they are for."""
+
+import re
+
+import pytest
+from notebook_pages import NOTEBOOKS, run_notebook
+
+
+def shown(name, change=lambda source: source):
+    return {cell.source: cell for cell in run_notebook(NOTEBOOKS / name, change=change) if cell.kind == "code"}
+
+
+def cell_with(cells, words):
+    (found,) = (cell for source, cell in cells.items() if words in source)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.slow
+def test_own_scans_become_predictions(tiny_plan):
+    short = {**tiny_plan, "train.steps": 12}
+    cells = shown("own-data.ipynb", lambda source: source.replace('time_budget="40s"', f"overrides={short!r}"))
+    assert all(text in cell_with(cells, "vx.open").shown for text in ("16 cases", "organ, lesion", "patient_00"))
+    assert "data.patch.shape_voxel" in cell_with(cells, "vx.plan").shown
+    assert "Learning curves" in cells["run"].shown
+    assert re.search("organ.*lesion", cell_with(cells, "vx.predict").shown)
+    assert "data:image/png" in cell_with(cells, "imshow").shown
+    assert "Scores by class" in cell_with(cells, "vx.evaluate").shown
+    assert "Where the time went" in cell_with(cells, "vx.diagnose").shown
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.slow
+def test_a_monai_script_has_the_same_losses_with_our_imports():
+    cells = shown("monai.ipynb")
+    losses = [re.search(r"^[\d. ]+$", cell_with(cells, f"\n{name}, {name}_s").printed, re.MULTILINE)[0]
+              for name in ("before", "after")]  # fmt: skip
+    assert losses[0] == losses[1]
+    assert "RandAffined" in cell_with(cells, "dataset.plan()").printed
+    assert "the whole chain" in cell_with(cells, "check(").printed

@@ -1,7 +1,7 @@
 """Notebooks as pages: their cells run in this process, and what they show stands below each.
 
-No Jupyter is needed: a cell is plain Python, its last expression is shown as a notebook shows it, and so are the figures
-that matplotlib has open. A page that was made before is kept in `.cache` until the notebook or the package changes.
+No Jupyter is needed: a cell is plain Python. Its last expression is shown as a notebook shows it, and so is each figure
+of matplotlib. A page that was made before is kept in `.cache` until the notebook or a package changes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
 """The notebooks run from their first cell to the last, and their cells show what they are for."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from notebook_pages import NOTEBOOKS, run_notebook
 
 
 def shown(name, change=lambda source: source):
-    return {cell.source: cell for cell in run_notebook(NOTEBOOKS / name, change=change) if cell.kind == "code"}
+    """The cells of code by their source, without the marks where names may be broken."""
+    cells = [cell for cell in run_notebook(NOTEBOOKS / name, change=change) if cell.kind == "code"]
+    return {cell.source: replace(cell, shown=cell.shown.replace("&lt;wbr&gt;", "")) for cell in cells}
 
 
 def cell_with(cells, words):

@@ -37,8 +37,12 @@ def test_every_page_from_elsewhere_exists():
 
 def test_dead_links_and_anchors_are_found(tmp_path):
     (tmp_path / "a").mkdir()
-    (tmp_path / "index.html").write_text('<a href="a/">a</a><a href="a/#there">b</a><img src="no.png"><a href="#x">c</a>')
-    (tmp_path / "a" / "index.html").write_text('<h2 id="there">T</h2><a href="../gone/">d</a><a href="https://x.org/">e</a>')
+    (tmp_path / "index.html").write_text(
+        '<a href="a/">a</a><a href="a/#there">b</a><img src="no.png"><a href="#x">c</a>'
+    )
+    (tmp_path / "a" / "index.html").write_text(
+        '<h2 id="there">T</h2><a href="../gone/">d</a><a href="https://x.org/">e</a>'
+    )
     assert site_pages.dead_links(tmp_path) == [
         "a/index.html: ../gone/",
         "index.html: #x (no such heading)",

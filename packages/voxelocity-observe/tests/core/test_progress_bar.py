@@ -34,8 +34,10 @@ def bar(console, times):
                          clock=lambda: times[0])  # fmt: skip
 
 
-def test_a_notebook_sees_one_picture_that_changes_and_disappears(cell):
+def test_a_notebook_sees_one_picture_that_changes_and_disappears(cell, monkeypatch):
     times = [0.0]
+    # As kernels do.
+    monkeypatch.setenv("FORCE_COLOR", "1")
     progress = bar(PlainConsole(file=io.StringIO(), force_jupyter=True, width=60), times)
     task = progress.add_task("", total=10, facts="")
     with progress:
@@ -47,6 +49,7 @@ def test_a_notebook_sees_one_picture_that_changes_and_disappears(cell):
         assert [text.count("loss") for text in cell] == [1, 1, 0]
         assert "&lt;training&gt;" in cell[0]
         assert "loss 0.7" in cell[0]
+        assert "\x1b" not in cell[0]
     assert cell[0] == ""
 
 

@@ -35,7 +35,8 @@ class PlainProgress(Progress):
     ) -> None:
         self._is_in_notebook = console.is_jupyter
         self.is_shown = self._is_in_notebook or console.is_terminal
-        self._clock, self._drawn_s, self._cell = clock, -_NOTEBOOK_PERIOD_S, None
+        self._clock, self._drawn_s = clock, -_NOTEBOOK_PERIOD_S
+        self._cell: Any = None
         is_live = console.is_terminal and not self._is_in_notebook
         super().__init__(*columns, console=console, transient=True, disable=not is_live, **options)
 
@@ -66,5 +67,9 @@ class PlainProgress(Progress):
 
     def _as_html(self) -> str:
         file = io.StringIO()
-        Console(file=file, width=self.console.width, force_jupyter=False).print(self.get_renderable())
+        # Kernels set FORCE_COLOR, which would add codes for terminals.
+        plain = Console(
+            file=file, width=self.console.width, force_jupyter=False, force_terminal=False, color_system=None
+        )
+        plain.print(self.get_renderable())
         return f"<pre>{html.escape(file.getvalue())}</pre>"

@@ -37,8 +37,8 @@ from voxelocity_observe.core.quantities import count_text, duration_text
 from voxelocity_observe.document.blocks import Document, Section, Text
 
 _HOW_TO_CHANGE = (
-    "Change a choice with `overrides`, as in `vx.plan(cases, overrides={\"data.batch_size\": 4})`; `vx.train` takes the "
-    "same. The value `\"auto\"` gives a choice back to its rule."
+    'Change a choice with `overrides`, as in `vx.plan(cases, overrides={"data.batch_size": 4})`; `vx.train` takes the '
+    'same. The value `"auto"` gives a choice back to its rule.'
 )
 _NUM_SAMPLED = 8
 _MEASURE: Measure = "once"
@@ -82,7 +82,9 @@ class Planned:
             title=f"Plan for {self.cases.name}",
             verdict=f"{self._in_short()}.",
             sections=[
-                Section(title="Choices and their reasons", blocks=[Text(text=_HOW_TO_CHANGE), *choice_tables(self.choices)])
+                Section(
+                    title="Choices and their reasons", blocks=[Text(text=_HOW_TO_CHANGE), *choice_tables(self.choices)]
+                )
             ],
             footer="`vx.train(cases, out)` makes the same plan and trains.",
         )

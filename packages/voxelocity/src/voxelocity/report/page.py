@@ -142,9 +142,7 @@ def _plan(run: RunFacts) -> list[Block]:
     blocks = list[Block]()
     if run.choices:
         title = f"{len(run.choices)} automatic choices, each with its reason"
-        blocks.append(
-            Folded(title=title, blocks=[Text(text=HOW_TO_CHANGE, is_hint=True), *choice_tables(run.choices)])
-        )
+        blocks.append(Folded(title=title, blocks=[Text(text=HOW_TO_CHANGE, is_hint=True), *choice_tables(run.choices)]))
     settings = settings_table(run)
     if blocks and settings.rows:
         blocks.append(Folded(title="Every setting", blocks=below_heading(settings)))

@@ -10,8 +10,8 @@ def evaluate_without_pairs(folder, tiny_msd):
     vx.evaluate(folder, tiny_msd / "labelsTr")
 
 
-def predict_twice(folder, tiny_msd):
-    vx.predict(folder / "no-model", tiny_msd / "imagesTr", folder / "out")
+def predict_elsewhere(folder, tiny_msd):
+    vx.predict(folder / "no-model", tiny_msd / "imagesTr", folder / "out", runtime="tpu")
 
 
 def plan_nothing(folder, tiny_msd):
@@ -26,7 +26,7 @@ def fold_without_cases(folder, tiny_msd):
     ("call", "named"),
     [
         (evaluate_without_pairs, "vx.evaluate: "),
-        (predict_twice, "vx.predict: "),
+        (predict_elsewhere, "vx.predict: runtime='tpu' is not known"),
         (plan_nothing, "vx.plan: cases is 'Task99_Tiny'"),
         (fold_without_cases, "choose one of them or fold='all'"),
     ],
@@ -49,5 +49,5 @@ def test_a_plan_is_one_line_in_a_prompt_and_tables_in_a_notebook(tiny_msd, tiny_
     assert repr(planned).startswith("Planned(Tiny, fold 0: unet on cpu, ")
     assert "16 x 16 x 16 a step, 6 steps" in repr(planned)
     assert len(repr(planned)) < 200
-    shown = planned._repr_html_()
-    assert all(choice.key in shown.replace("&lt;wbr&gt;", "") for choice in planned.choices)
+    shown = planned._repr_html_().replace("&lt;wbr&gt;", "")
+    assert [choice.key for choice in planned.choices if choice.key not in shown] == []

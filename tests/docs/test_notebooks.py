@@ -22,7 +22,7 @@ def cell_with(cells, words):
 @pytest.mark.slow
 def test_own_scans_become_predictions(tiny_plan):
     short = {**tiny_plan, "train.steps": 12}
-    cells = shown("own-data.ipynb", lambda source: source.replace('time_budget="40s"', f"overrides={short!r}"))
+    cells = shown("own-data.ipynb", lambda source: source.replace('{"train.steps": 120}', repr(short)))
     assert all(text in cell_with(cells, "vx.open").shown for text in ("16 cases", "organ, lesion", "patient_00"))
     assert "data.patch.shape_voxel" in cell_with(cells, "vx.plan").shown
     assert "Learning curves" in cells["run"].shown

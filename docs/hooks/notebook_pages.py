@@ -141,6 +141,8 @@ def _cells(path: Path) -> list[Cell]:
     kept = _CACHE / f"{path.stem}-{state}.json"
     if not kept.exists():
         _CACHE.mkdir(parents=True, exist_ok=True)
+        for outdated in _CACHE.glob(f"{path.stem}-*.json"):
+            outdated.unlink()
         os.environ.setdefault("MPLBACKEND", "agg")
         kept.write_text(json.dumps([vars(cell) for cell in run_notebook(path)]))
     return [Cell(**values) for values in json.loads(kept.read_text())]

@@ -6,6 +6,9 @@ from dataclasses import replace
 import pytest
 from notebook_pages import NOTEBOOKS, run_notebook
 
+# Without the budget, which a busy machine would use up.
+_LENGTH = 'time_budget="2m", device="cpu", overrides={"train.steps": 120}'
+
 
 def shown(name, change=lambda source: source):
     """The cells of code by their source, without the marks where names may be broken."""
@@ -22,7 +25,7 @@ def cell_with(cells, words):
 @pytest.mark.slow
 def test_own_scans_become_predictions(tiny_plan):
     short = {**tiny_plan, "train.steps": 12}
-    cells = shown("own-data.ipynb", lambda source: source.replace('{"train.steps": 120}', repr(short)))
+    cells = shown("own-data.ipynb", lambda source: source.replace(_LENGTH, f'device="cpu", overrides={short!r}'))
     assert all(text in cell_with(cells, "vx.open").shown for text in ("16 cases", "organ, lesion", "patient_00"))
     assert "data.patch.shape_voxel" in cell_with(cells, "vx.plan").shown
     assert "Learning curves" in cells["run"].shown

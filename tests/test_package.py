@@ -95,9 +95,10 @@ def test_a_reader_that_goes_away_ends_the_command_as_a_closed_pipe_does():
 
 ROOT = CHECKOUT
 _IN_THE_ROOT = {
-    ".ci", ".editorconfig", ".github", ".gitignore", ".pre-commit-config.yaml", "ARCHITECTURE.md", "CHANGELOG.md",
-    "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "conftest.py",
-    "constraints.txt", "docs", "examples", "mkdocs.yml", "packages", "pyproject.toml", "tests",
+    ".ci", ".dockerignore", ".editorconfig", ".github", ".gitignore", ".pre-commit-config.yaml", "ARCHITECTURE.md",
+    "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "Dockerfile", "LICENSE", "Makefile", "README.md",
+    "SECURITY.md", "conftest.py", "constraints.txt", "docs", "environment.yml", "examples", "mkdocs.yml",
+    "packages", "pyproject.toml", "tests",
 }  # fmt: skip
 _MOST_TRACKED_BYTES = 300_000
 

@@ -8,6 +8,7 @@ from shared.diagnoses import NAMES, example
 from voxelocity_observe.core.errors import InputError, OutputError
 from voxelocity_observe.diagnose.facts import KernelGroup
 from voxelocity_observe.diagnose.result import diagnosis_from_plain, diagnosis_to_plain, read_diagnosis, write_diagnosis
+from voxelocity_observe.diagnose.session import diagnose_folder
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -20,6 +21,15 @@ def test_a_diagnosis_is_read_back_as_it_was_written(example_diagnosis, name, tmp
     assert read_diagnosis(path) == again
     assert type(again.facts) is type(diagnosis.facts)
     assert [type(finding) for finding in again.findings] == [type(finding) for finding in diagnosis.findings]
+
+
+def test_a_prompt_shows_the_verdict_and_a_notebook_the_page(example_diagnosis, tmp_path):
+    diagnosis = example_diagnosis("on a GPU")
+    assert repr(diagnosis).startswith(f"Diagnosis({diagnosis.verdict!r}, findings: {diagnosis.findings[0].code}")
+    write_diagnosis(diagnosis, tmp_path)
+    outcome = diagnose_folder(tmp_path)
+    assert repr(outcome) == f"DiagnosisOutcome({diagnosis.verdict!r}, page: {str(tmp_path / 'diagnosis.html')!r})"
+    assert "What to change" in outcome._repr_html_()
 
 
 def test_records_within_records_come_back_as_records(example_diagnosis, tmp_path):

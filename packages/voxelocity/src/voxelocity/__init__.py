@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from voxelocity.infer import predict_files as predict
     from voxelocity.infer.evaluation import evaluate as evaluate
     from voxelocity.planning import make_plan as plan
+    from voxelocity.report.own_run import diagnose as diagnose
     from voxelocity.training import train as train
     from voxelocity.training import train_folds as train_folds
     from voxelocity.tuning.tune import tune as tune
@@ -35,6 +36,7 @@ __all__ = [
     "SpanRecorder",
     "ThreadBuffer",
     "__version__",
+    "diagnose",
     "end_range",
     "evaluate",
     "open",
@@ -55,6 +57,7 @@ _WHERE = {
     "Monitor": ("voxelocity_observe.monitor.monitor", "Monitor"),
     "open": ("voxelocity.data.source", "open_cases"),
     "plan": ("voxelocity.planning", "make_plan"),
+    "diagnose": ("voxelocity.report.own_run", "diagnose"),
     "evaluate": ("voxelocity.infer.evaluation", "evaluate"),
     "predict": ("voxelocity.infer", "predict_files"),
     "train": ("voxelocity.training", "train"),

@@ -52,3 +52,10 @@ def test_fold_all_uses_every_case_twice_and_says_so():
 def test_a_fold_that_leaves_nothing_to_train_on_or_to_judge_by_is_refused(folds, fold, labeled, text):
     with pytest.raises(DatasetError, match=text):
         cases(folds, labeled=labeled).split(fold)
+
+
+def test_a_notebook_sees_what_the_data_set_is_and_its_first_cases():
+    shown = cases([0, 1] * 8)._repr_html_().replace("&lt;wbr&gt;", "")
+    assert shown.startswith("<iframe srcdoc=")
+    assert all(text in shown for text in ("toy", "16 cases", "organ, tumour", "7_l.nii", "The first 8 cases"))
+    assert "8_l.nii" not in shown

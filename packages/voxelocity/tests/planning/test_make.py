@@ -146,7 +146,11 @@ def test_arguments_of_a_wrong_kind_are_refused_by_name(tiny_msd, argument, said)
 @pytest.mark.parametrize(
     ("argument", "overrides", "said"),
     [
-        ({"seed": 7}, {"seed": 3}, r"\(seed=7\): the configuration fixes seed to 3; .*--set seed=7 replaces"),
+        (
+            {"seed": 7},
+            {"seed": 3},
+            r"\(seed=7\): the configuration fixes seed to 3; .*{\"seed\": 7} replaces",
+        ),
         (
             {"time_budget_s": 33.0},
             {"train": {"time_budget_s": 0}},

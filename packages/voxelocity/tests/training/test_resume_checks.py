@@ -190,6 +190,7 @@ def test_many_lines_are_cut_short():
             "folder x; choose another with out=..., or overwrite=True it",
         ),
         ("give --fold 1, --fold all, or leave out --from", "give fold=1, fold='all', or leave out start_from=..."),
+        ("a longer --time-budget 5m on --device cpu", "a longer time_budget='5m' on device='cpu'"),
         ("add --set data.cache.tier=disk.", 'add overrides={"data.cache.tier": "disk"}.'),
         ("`voxelocity train --resume a` or --no-such b--set-c", "`voxelocity train --resume a` or --no-such b--set-c"),
     ],

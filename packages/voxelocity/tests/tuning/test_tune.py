@@ -229,7 +229,7 @@ def test_a_range_test_that_fails_shows_its_last_lines(run, range_test):
 
 def test_a_range_test_that_a_budget_cuts_off_says_that_it_is_too_short(run, range_test):
     range_test("import time; time.sleep(3600)")
-    with pytest.raises(ConfigError, match=r"too short for the range test.*longer --time-budget"):
+    with pytest.raises(ConfigError, match=r"too short for the range test.*longer time_budget="):
         run(only=["learning-rate"], time_budget_s=0.05)
 
 

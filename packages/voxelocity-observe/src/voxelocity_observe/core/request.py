@@ -26,10 +26,14 @@ _UNGIVEN = dataclasses.MISSING
 _FIELD = re.compile(
     r'^class (\w+)|^    (\w+): .*\n(?: {8}.*\n| {4}[\])}].*\n)*    """((?:[^"]|"(?!""))*)"""', re.MULTILINE
 )
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+# What begins messages of rooms that have no command of their name.
+_UNKNOWN_TO_USERS = ("config", "infer")
 # How messages write options. A whole command is one for Python users too.
 _WRITTEN = re.compile(
     r"`?voxelocity [a-z]+ [^`;,]*|--set (?P<key>[\w.]+)=(?P<value>[^\s;,)]*[^\s;,).])"
-    r"|(?<!\S)(?P<flag>--?[a-z][a-z-]*)(?: (?:(?P<number>\d+)|(?P<word>all))\b)?"
+    r"|(?<!\S)(?P<flag>--?[a-z][a-z-]*)"
+    r"(?: (?:(?P<number>\d+)\b|(?P<word>all|cpu|cuda|eager|[\d.]+(?:s|m|h))\b|'(?P<quoted>[^'\n]*)'))?"
 )
 
 
@@ -165,7 +169,8 @@ class UserRequest:
             yield
         except VoxelocityError as error:
             if self.origin is not None and self.origin.is_call:
-                text = str(error).removeprefix(f"{self.CALL.rpartition('.')[2]}: ")
+                rooms = "|".join([self.CALL.rpartition(".")[2], *_UNKNOWN_TO_USERS])
+                text = re.sub(f"^(?:{rooms}): ", "", str(error))
                 where = "" if text == str(error) else f"{self.origin.where}: "
                 text = self._in_keywords(text).replace("the same command", "the same call")
                 error.args = (where + text.replace(without, ""),)
@@ -177,14 +182,17 @@ class UserRequest:
 
         def keyword(found: re.Match[str]) -> str:
             if found["key"]:
-                return f'overrides={{"{found["key"]}": "{found["value"]}"}}'
+                value = found["value"] if _NUMBER.fullmatch(found["value"]) else f'"{found["value"]}"'
+                return f'overrides={{"{found["key"]}": {value}}}'
             known = by_flag.get(found["flag"] or "")
             if known is None:
                 return found[0]
             if isinstance(known.default, bool):
                 return f"{known.name}={not known.default}"
-            word = f"'{found['word']}'" if found["word"] else "..."
-            return f"{known.name}={found['number'] or word}"
+            word = found["word"] or found["quoted"]
+            # A name without its unit takes a text with one.
+            name = known.short_name if known.name.startswith(f"{known.short_name}_") else known.name
+            return f"{name}={found['number'] or ('...' if word is None else repr(word))}"
 
         return _WRITTEN.sub(keyword, text)
 

@@ -102,6 +102,10 @@ class Diagnosis:
     own_share: float | None
     facts: Facts
 
+    def __repr__(self) -> str:
+        """One line with what holds the program back."""
+        return f"Diagnosis({self.verdict!r}, findings: {', '.join(found.code for found in self.findings) or 'none'})"
+
     @property
     def causes(self) -> Sequence[Finding]:
         return [finding for finding in self.findings if finding.is_cause]

@@ -14,7 +14,7 @@ from voxelocity_observe.diagnose.facts import Facts, KernelGroup, ProfileFacts
 from voxelocity_observe.diagnose.facts.host import host_facts, watched_stretch_s
 from voxelocity_observe.diagnose.facts.read import read_facts
 from voxelocity_observe.diagnose.judging import diagnose
-from voxelocity_observe.diagnose.render.page import render_diagnosis_page
+from voxelocity_observe.diagnose.render.page import diagnosis_document, render_diagnosis_page
 from voxelocity_observe.diagnose.render.screen import DiagnosisFiles
 from voxelocity_observe.diagnose.request import DiagnoseRequest
 from voxelocity_observe.diagnose.result import FILE_NAME, Diagnosis, read_diagnosis, write_diagnosis
@@ -53,6 +53,15 @@ class DiagnosisOutcome:
     status: int = 0
     problem: str = ""
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """One line with what holds the program back."""
+        found = self.problem if self.diagnosis is None else self.diagnosis.verdict
+        return f"DiagnosisOutcome({found!r}, page: {str(self.files.page)!r})"
+
+    def _repr_html_(self) -> str | None:
+        """How notebooks show it: the page."""
+        return None if self.diagnosis is None else diagnosis_document(self.diagnosis)._repr_html_()
 
 
 def diagnose_command(

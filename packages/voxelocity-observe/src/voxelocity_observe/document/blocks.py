@@ -317,6 +317,12 @@ class Document:
     footer: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
 
+    def _repr_html_(self) -> str:
+        """How notebooks show it."""
+        from voxelocity_observe.document.html import embedded
+
+        return embedded(self)
+
     def to_plain(self) -> dict[str, Any]:
         """Plain data for `json.dump`: what it is, the verdict and the notices in words, and `values`."""
         words = {"title": self.title, "verdict": self.verdict, "notices": list(self.notices)}

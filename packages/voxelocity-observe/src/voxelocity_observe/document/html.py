@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxelocity_observe.core.whole_file import write_whole
-from voxelocity_observe.document.blocks import Document
+from voxelocity_observe.document.blocks import Document, Table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _BEFORE_UNIT_OR_SMALLER_PART = re.compile(
     r"(?<=\d) (?=(?:%|ms|s|min|h|d|mm|times|[KMGT]iB)(?!\w))|(?<=\d min) (?=\d+ s\b)|(?<=\d h) (?=\d+ min\b)"
 )
+# Of a frame in a notebook: title and verdict, a line of a table, and what most screens have room for.
+_HEAD_PX, _ROW_PX, _MOST_PX = 220, 32, 640
 _BETWEEN_NAMES = re.compile(r"(?<=\w[./_])(?=[A-Za-z])|(?<=/)(?=[A-Za-z])")
 
 
@@ -33,7 +35,7 @@ def write_page(document: Document, path: str | Path) -> Path:
     Raises:
         OutputError: the file cannot be written.
     """
-    text = _environment().get_template("document.html.j2").render(page=document)
+    text = _page(document)
     # The name of a file may have bytes that are not UTF-8; a page must not.
     return write_whole(path, text.encode("utf-8", "backslashreplace"))
 
@@ -45,6 +47,24 @@ def write_figures(document: Document, path: str | Path) -> Path:
         OutputError: the file cannot be written.
     """
     return write_whole(path, (json.dumps(document.to_plain(), indent=1, allow_nan=False) + "\n").encode())
+
+
+def embedded(document: Document) -> str:
+    """HTML that shows the document in a cell of a notebook: the page in a frame, apart from the notebook's styles."""
+    from markupsafe import Markup
+
+    cell = '<iframe srcdoc="{}" title="{}" sandbox style="width:100%;height:{}px;border:0;resize:vertical"></iframe>'
+    return str(Markup(cell).format(_page(document), document.title, _frame_px(document)))
+
+
+def _frame_px(document: Document) -> int:
+    """Height of a frame around the document: all of a short one; a long one scrolls."""
+    sizes = [len(block.rows) if isinstance(block, Table) else 8 for part in document.sections for block in part.blocks]
+    return min(_HEAD_PX + _ROW_PX * (sum(sizes) + 3 * len(sizes)), _MOST_PX)
+
+
+def _page(document: Document) -> str:
+    return _environment().get_template("document.html.j2").render(page=document)
 
 
 def unbroken(text: str) -> str:

@@ -17,6 +17,9 @@ MAX_CLASSES = 256
 MAX_LABEL_VALUE = 65_535
 """Of a label file; predictions are written in the data set's own values, as uint8 or uint16."""
 
+# Cases that a notebook lists.
+_MOST_SHOWN = 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
@@ -74,6 +77,44 @@ class Cases:
             f"Cases({self.name!r}, {self.layout}: {count_text(len(self.refs), 'case')}, {num_labeled} labeled; "
             f"channels: {', '.join(self.channels)}; classes: {classes}; {str(self.root)!r})"
         )
+
+    def _repr_html_(self) -> str:
+        """How notebooks show it: what the data set is, and its first cases."""
+        from voxelocity_observe.document.blocks import Document, Section, Table, fact_table
+
+        num_labeled = sum(ref.label is not None for ref in self.refs)
+        facts = {
+            "Cases": f"{len(self.refs):,}, {num_labeled:,} labeled",
+            "Patients": f"{self.num_patients:,}",
+            "Channels": ", ".join(self.channels),
+            "Classes": ", ".join(self.scored) or "not declared; read from the label files when a plan is made",
+            "Folds": f"{self.num_folds}",
+            "Layout": self.layout,
+            "Folder": str(self.root),
+        }
+        rows = [
+            (
+                ref.case_id,
+                ", ".join(path.name for path in ref.images),
+                "" if ref.label is None else ref.label.name,
+                "" if ref.fold is None else str(ref.fold),
+            )
+            for ref in self.refs[:_MOST_SHOWN]
+        ]
+        first = f"The first {_MOST_SHOWN} cases" if len(self.refs) > _MOST_SHOWN else "Cases"
+        heads = ("Case", "Images", "Label", "Held out by fold")
+        table = Table(caption=first, heads=heads, rows=rows, text_columns=frozenset({1, 2}), hides_caption=True)
+        document = Document(
+            kind="data set",
+            title=self.name,
+            verdict=f"{count_text(len(self.refs), 'case')}, {num_labeled:,} of them labeled; no voxel has been read.",
+            sections=[
+                Section(title="Data set", blocks=[fact_table("Data set", facts.items()).without_caption()]),
+                Section(title=first, blocks=[table]),
+            ],
+            footer="`vx.plan(cases)` makes a plan for them, `vx.train(cases, out)` trains.",
+        )
+        return document._repr_html_()
 
     def __iter__(self) -> Iterator[VolumeRef]:
         return iter(self.refs)

@@ -91,7 +91,9 @@ def predict_files(
         UnpredictedError: some scans could not be predicted; all others were.
     """
     hooks, asked = context_of(PredictionHooks, options)
-    return predict_scans(PredictRequest.of_call(asked, models=models, inputs=inputs, out=out), hooks)
+    request = PredictRequest.of_call(asked, models=models, inputs=inputs, out=out)
+    with request.errors_as_written():
+        return predict_scans(request, hooks)
 
 
 def predict_scans(request: PredictRequest, hooks: PredictionHooks) -> tuple[PredictedScan, ...]:

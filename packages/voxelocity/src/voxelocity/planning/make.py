@@ -27,13 +27,19 @@ from voxelocity.planning.size_rule import budget_for
 from voxelocity.planning.step_forecast import ENOUGH_STEPS, Forecast
 from voxelocity.planning.step_timing import CachedStepTimer
 from voxelocity.planning.tuned import CHANGE_RESULTS, find_tuned
+from voxelocity.report.tables import choice_tables
 from voxelocity.step import check_compiler
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.host import default_cache_folder
 from voxelocity_observe.core.measured import FOLDER_NAME
 from voxelocity_observe.core.plain import plain_data
-from voxelocity_observe.core.quantities import count_text
+from voxelocity_observe.core.quantities import count_text, duration_text
+from voxelocity_observe.document.blocks import Document, Section, Text
 
+_HOW_TO_CHANGE = (
+    'Change a choice with `overrides`, as in `vx.plan(cases, overrides={"data.batch_size": 4})`; `vx.train` takes the '
+    'same. The value `"auto"` gives a choice back to its rule.'
+)
 _NUM_SAMPLED = 8
 _MEASURE: Measure = "once"
 # If the trial of a plan runs out of memory, the plan is made again for this share of the memory it was to take.
@@ -55,6 +61,34 @@ class Planned:
     fold: Fold
     forecast: Forecast | None = None
     """What the run is expected to get done; None on a CPU."""
+
+    def __repr__(self) -> str:
+        """One line that says what would be trained."""
+        return f"Planned({self._in_short()}; {count_text(len(self.choices), 'choice')} with their reasons in .choices)"
+
+    def _in_short(self) -> str:
+        plan = self.plan
+        shape = " x ".join(map(str, plan.data.patch.shape_voxel))
+        length = f"{plan.train.steps:,} steps" if plan.train.steps else duration_text(plan.train.time_budget_s)
+        return (
+            f"{self.cases.name}, fold {self.fold}: {plan.network.name} on {self.machine.device}, "
+            f"{count_text(plan.data.batch_size, 'patch', 'patches')} of {shape} a step, {length}"
+        )
+
+    def _repr_html_(self) -> str:
+        """How notebooks show it: every choice with its reason."""
+        document = Document(
+            kind="plan",
+            title=f"Plan for {self.cases.name}",
+            verdict=f"{self._in_short()}.",
+            sections=[
+                Section(
+                    title="Choices and their reasons", blocks=[Text(text=_HOW_TO_CHANGE), *choice_tables(self.choices)]
+                )
+            ],
+            footer="`vx.train(cases, out)` makes the same plan and trains.",
+        )
+        return document._repr_html_()
 
     def to_record(self) -> dict[str, Any]:
         """What `run.yaml` keeps of the plan and its origin."""
@@ -146,7 +180,9 @@ def make_plan(
         DatasetError: the fold holds no case.
         ScanError: a header, a label file or a sampled case cannot be used.
     """
-    return plan_cases(cases, PlanRequest.of_call(options), saved_plan=saved_plan, shared=shared)
+    request = PlanRequest.of_call(options)
+    with request.errors_as_written():
+        return plan_cases(cases, request, saved_plan=saved_plan, shared=shared)
 
 
 def plan_cases(

@@ -13,10 +13,25 @@ from voxelocity.report.records import RunFacts, StepRecord
 from voxelocity_observe.core.time_parts import GRAPH
 from voxelocity_observe.diagnose.facts.program import OWN_FEED, LoaderFacts, NetworkFacts, SettingFacts
 from voxelocity_observe.diagnose.facts.whole import PARTS, Ending, Facts, HostFacts, Pass, ProcessFacts, RankFacts, Step
+from voxelocity_observe.diagnose.session import DiagnosisOutcome, diagnose_folder
 
 # A month of training has millions of steps; the newest show what holds it back now.
 _MAX_STEPS = 20_000
 _HALF = ("bfloat16", "float16")
+
+
+def diagnose(folder: str | Path, out: str | Path | None = None) -> DiagnosisOutcome:
+    """What held a run back, or a program that `voxelocity diagnose` has watched; a notebook shows its page.
+
+    Args:
+        folder: of a run (the diagnosis is written into "diagnosis" below it) or of a diagnosis.
+        out: another folder to write to.
+
+    Raises:
+        InputError: the folder is neither.
+        OutputError: the page cannot be written.
+    """
+    return diagnose_folder(Path(folder), None if out is None else Path(out), facts_of_run=facts_of_run)
 
 
 def facts_of_run(folder: str | Path) -> Facts:

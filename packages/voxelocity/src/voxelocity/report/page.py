@@ -23,7 +23,7 @@ from voxelocity.report.summary import (
 from voxelocity.report.tables import (
     HOW_TO_CHANGE,
     case_blocks,
-    choice_groups,
+    choice_tables,
     class_table,
     dataset_table,
     rank_table,
@@ -40,7 +40,6 @@ from voxelocity_observe.core.quantities import (
     joined,
     rate_text,
     share_text,
-    value_text,
 )
 from voxelocity_observe.document.blocks import (
     Block,
@@ -54,7 +53,6 @@ from voxelocity_observe.document.blocks import (
     Links,
     Pair,
     Section,
-    Table,
     Text,
     below_heading,
     time_split,
@@ -143,17 +141,8 @@ def _plan(run: RunFacts) -> list[Block]:
     """Automatic choices with their reasons, grouped by what another value would change, and all settings."""
     blocks = list[Block]()
     if run.choices:
-        tables = [
-            Table(
-                caption=f"{group.title}: {group.hint}",
-                heads=("Setting", "Value", "Why"),
-                rows=[(choice.key, value_text(choice.value, choice.key), choice.reason) for choice in group.choices],
-                text_columns=frozenset({1, 2}),
-            )
-            for group in choice_groups(run.choices)
-        ]
         title = f"{len(run.choices)} automatic choices, each with its reason"
-        blocks.append(Folded(title=title, blocks=[Text(text=HOW_TO_CHANGE, is_hint=True), *tables]))
+        blocks.append(Folded(title=title, blocks=[Text(text=HOW_TO_CHANGE, is_hint=True), *choice_tables(run.choices)]))
     settings = settings_table(run)
     if blocks and settings.rows:
         blocks.append(Folded(title="Every setting", blocks=below_heading(settings)))

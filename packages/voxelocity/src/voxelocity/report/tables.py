@@ -181,3 +181,16 @@ def choice_groups(choices: Sequence[Choice]) -> list[ChoiceGroup]:
         ),
     ]
     return [group for group in groups if group.choices]
+
+
+def choice_tables(choices: Sequence[Choice]) -> list[Table]:
+    """The choices with their reasons, a table for each group."""
+    return [
+        Table(
+            caption=f"{group.title}: {group.hint}",
+            heads=("Setting", "Value", "Why"),
+            rows=[(choice.key, value_text(choice.value, choice.key), choice.reason) for choice in group.choices],
+            text_columns=frozenset({1, 2}),
+        )
+        for group in choice_groups(choices)
+    ]

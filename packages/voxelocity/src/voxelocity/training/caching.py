@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from voxelocity.data.pipeline import CachingFacts, PreparedCases, RankDraws
 from voxelocity.parallel import even_shares
@@ -16,6 +16,7 @@ from voxelocity.training.ahead import Compiling
 from voxelocity.training.session import Session
 from voxelocity_observe.core.console import folded, short_bar
 from voxelocity_observe.core.errors import DatasetError, InputError, ScanError
+from voxelocity_observe.core.progress_bar import PlainProgress
 from voxelocity_observe.core.quantities import bytes_text, count_text, duration_text
 
 SKIPPED = "skipped"
@@ -212,11 +213,11 @@ class CacheProgress:
     def __init__(self, console: Console, tier: str, num_cases: int) -> None:
         self._console = console
         self._tier = tier
-        self._bar = Progress(
+        self._bar = PlainProgress(
             TextColumn("preparing", table_column=folded()), short_bar(console),
             MofNCompleteColumn(table_column=folded()), TextColumn("{task.fields[rate]}", table_column=folded()),
             TimeRemainingColumn(table_column=folded()),
-            console=console, transient=True, disable=not console.is_terminal,
+            console=console,
         )  # fmt: skip
         self._task = self._bar.add_task("preparing", total=num_cases, rate="")
         self._num_bytes = 0

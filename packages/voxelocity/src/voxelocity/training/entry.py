@@ -27,6 +27,7 @@ from voxelocity.metrics import summarize
 from voxelocity.parallel import World, join_world, launcher_job
 from voxelocity.planning import SharedKeys
 from voxelocity.report import read_run, render_page, render_progress_png
+from voxelocity.report.page import run_document
 from voxelocity.report.summary import score_text
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
 from voxelocity.training.ahead import image_format_of
@@ -79,6 +80,14 @@ class RunResult:
     step: int
     seconds: float
     target_reached_s: float | None
+
+    def __repr__(self) -> str:
+        """One line with the result."""
+        return f"RunResult({self.headline or self.unlearned}; {str(self.folder)!r})"
+
+    def _repr_html_(self) -> str:
+        """How notebooks show it: the report of the run."""
+        return run_document(read_run(self.folder))._repr_html_()
 
 
 class RunOptions(TrainOptions, total=False):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import Progress, TextColumn
+from rich.progress import TextColumn
 
 from voxelocity.report import RunFacts, render_progress_png
 from voxelocity.report.facts import step_record, validation_record
@@ -19,6 +19,7 @@ from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.console import folded, short_bar
 from voxelocity_observe.core.errors import OutputError
 from voxelocity_observe.core.events import EventLog
+from voxelocity_observe.core.progress_bar import PlainProgress
 from voxelocity_observe.core.quantities import count_text, dice_text, duration_text, share_text
 from voxelocity_observe.spans import report_ended_span
 
@@ -38,9 +39,9 @@ class TerminalProgress:
         self._console, self._clock, self._target_dice = console, clock, target_dice
         self._line_at = clock()
         self._dice = ""
-        self._bar = Progress(
+        self._bar = PlainProgress(
             short_bar(console), TextColumn("{task.fields[facts]}", table_column=folded()),
-            console=console, transient=True, refresh_per_second=4, disable=not console.is_terminal,
+            console=console, clock=clock, refresh_per_second=4,
         )  # fmt: skip
         self._task = self._bar.add_task("training", total=1.0, facts="")
 
@@ -62,14 +63,14 @@ class TerminalProgress:
             f"waiting {share_text(wait_share)}  {end}"
         )
         self._bar.update(self._task, completed=progress, facts=facts)
-        if not self._console.is_terminal and self._clock() - self._line_at >= _LINE_PERIOD_S:
+        if not self._bar.is_shown and self._clock() - self._line_at >= _LINE_PERIOD_S:
             self._line_at = self._clock()
             self._console.print(f"{progress:4.0%}  {facts}", highlight=False, soft_wrap=True)
 
     def show_validation(self, step: int, mean_dice: float, is_best: bool, *, num_cases: int, num_absent: int) -> None:
         """Shows the result of an intermediate validation, with the number of classes in none of its cases."""
         self._dice = f"  Dice {dice_text(mean_dice)} ({count_text(num_cases, 'case')}, step {step})"
-        if not self._console.is_terminal:
+        if not self._bar.is_shown:
             self._console.print(
                 f"      step {step}  validation Dice {dice_text(mean_dice)} of {count_text(num_cases, 'case')}"
                 + (" (best so far)" if is_best else "")

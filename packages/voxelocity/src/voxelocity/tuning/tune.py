@@ -109,7 +109,9 @@ def tune(cases: Cases, out: Path | str, **options: Unpack[TuningOptions]) -> Tun
         InputError: Optuna is not installed, or the data cannot be used.
     """
     context, asked = context_of(TuneContext, options)
-    return run_tuning(cases, TuneRequest.of_call(asked, out=out), context)
+    request = TuneRequest.of_call(asked, out=out)
+    with request.errors_as_written():
+        return run_tuning(cases, request, context)
 
 
 def run_tuning(cases: Cases, request: TuneRequest, context: TuneContext) -> Tuning:

@@ -166,7 +166,7 @@ def test_a_case_that_cannot_be_compared_does_not_stop_the_others(folders):
 
 def test_files_that_hold_no_class_are_refused(tmp_path):
     folders = [save(tmp_path / name, {"a": TRUTH["a"] * 0}) for name in ("p", "t")]
-    with pytest.raises(InputError, match=r"no class can be scored: .* the background; name the classes with --labels"):
+    with pytest.raises(InputError, match=r"no class can be scored: .* the background; name the classes with labels="):
         evaluate(*folders)
 
 

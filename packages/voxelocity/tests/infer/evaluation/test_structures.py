@@ -108,7 +108,7 @@ def test_segments_on_both_sides_need_a_scan(study):
 
 
 def test_names_beside_values_need_a_declaration(study):
-    with pytest.raises(InputError, match=r"Organ, Tumor.*has values; say with --labels which is which"):
+    with pytest.raises(InputError, match=r"Organ, Tumor.*has values; say with labels=\.\.\. which is which"):
         evaluate(study.predictions, study.truth)
 
 

@@ -105,6 +105,7 @@ class TuneOptions(PlanKeyOptions, total=False):
     memory_limit_bytes: int
     only: Sequence[str]
     num_pairs: int
+    train: str | float
     train_s: float
     keep: bool | None
     overwrite: bool

@@ -24,6 +24,7 @@ from voxelocity.report import RunFacts, read_run
 from voxelocity_observe.core.errors import InputError, ScanError
 from voxelocity_observe.core.quantities import listed
 from voxelocity_observe.core.request import documents
+from voxelocity_observe.document import Document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,19 @@ class Evaluation:
     unlearned: Mapping[str, str] = field(default_factory=dict)
     divisions: Mapping[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """One line with the result."""
+        return f"Evaluation({self._document().verdict})"
+
+    def _repr_html_(self) -> str:
+        """How notebooks show it: the page that `voxelocity evaluate` writes."""
+        return self._document()._repr_html_()
+
+    def _document(self) -> Document:
+        from voxelocity.infer.evaluation.page import evaluation_document
+
+        return evaluation_document(self)
+
     @property
     def num_cases(self) -> int:
         """The cases that there are, scored or not."""
@@ -97,7 +111,8 @@ def evaluate(
         InputError: a folder cannot be used, a case is predicted twice, or no case can be compared.
     """
     request = EvaluateRequest.of_call(options, predictions=predictions, truth=truth)
-    return score_predictions(request, on_start=on_start, on_case=on_case)
+    with request.errors_as_written():
+        return score_predictions(request, on_start=on_start, on_case=on_case)
 
 
 def score_predictions(

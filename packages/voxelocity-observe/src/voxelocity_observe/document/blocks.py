@@ -10,7 +10,8 @@ from voxelocity_observe.core.quantities import duration_text, share_text
 from voxelocity_observe.core.time_parts import OTHER, TimeShare
 
 _VERSION = 1
-_NUM_COLORS = 8
+# More than the stages of a run: two with one color cannot be told apart.
+_NUM_COLORS = 12
 
 
 @dataclass(frozen=True, kw_only=True)

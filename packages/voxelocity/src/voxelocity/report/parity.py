@@ -325,8 +325,17 @@ def accuracy_tables(parity: Parity, first: str, second: str) -> list[Table]:
         if any(row.n for row in rows):
             caption = f"{name} by structure, paired by {parity.unit}"
             columns = _columns(measure, rows[0].margin, parity.unit, first, second)
-            tables.append(replace(page_table(caption, columns, rows), marked_columns=frozenset({3})))
+            worse = frozenset((number, _CHANGE) for number, row in enumerate(rows) if _is_worse(row))
+            marked = frozenset({_CHANGE})
+            tables.append(replace(page_table(caption, columns, rows), marked_columns=marked, worse_cells=worse))
     return tables
+
+
+def _is_worse(row: PairedDifference) -> bool:
+    """Whether the second is worse, by more than the rounding of what is shown."""
+    if row.difference is None:
+        return False
+    return row.difference < -5e-4 if row.measure == "dice" else row.difference > 5e-3
 
 
 def _columns(measure: Measure, margin: float, unit: Unit, first: str, second: str) -> list[Column[PairedDifference]]:

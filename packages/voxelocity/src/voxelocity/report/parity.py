@@ -331,6 +331,10 @@ def accuracy_tables(parity: Parity, first: str, second: str) -> list[Table]:
     return tables
 
 
+# The column of the difference in `_columns`.
+_CHANGE = 3
+
+
 def _is_worse(row: PairedDifference) -> bool:
     """Whether the second is worse, by more than the rounding of what is shown."""
     if row.difference is None:

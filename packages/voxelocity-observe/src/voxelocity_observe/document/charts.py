@@ -44,7 +44,7 @@ STAND_INS = {
     "baseline": "#010107",
     "part-other": "#010108",
     **{f"class-{i}": f"#0102{i:02x}" for i in range(1, 8)},
-    **{f"part-{i}": f"#0103{i:02x}" for i in range(1, 9)},
+    **{f"part-{i}": f"#0103{i:02x}" for i in range(1, 13)},
 }
 _TIME_UNITS = ((172_800.0, 86_400.0, "days"), (7_200.0, 3_600.0, "hours"), (120.0, 60.0, "minutes"))
 
@@ -60,7 +60,20 @@ CLASS_COLORS: tuple[Color, ...] = (
     (122, 111, 208),
     (140, 123, 117),
 )
-_PART_COLORS = ("#0f6f6a", "#5fa8a3", "#35607f", "#8fb3cc", "#a8843c", "#d8c28c", "#7c6a94", "#bfb2cf")
+_PART_COLORS = (
+    "#0f6f6a",
+    "#5fa8a3",
+    "#35607f",
+    "#8fb3cc",
+    "#a8843c",
+    "#d8c28c",
+    "#7c6a94",
+    "#bfb2cf",
+    "#a4506a",
+    "#dda3b4",
+    "#5f7d32",
+    "#b3c98c",
+)
 
 
 def class_color(index: int) -> Color:

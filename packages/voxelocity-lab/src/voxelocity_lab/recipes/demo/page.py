@@ -18,6 +18,7 @@ from voxelocity_observe.document.blocks import (
     Code,
     Document,
     Folded,
+    Pair,
     Section,
     Table,
     Text,
@@ -50,6 +51,7 @@ def story_document(story: Story) -> Document:
         notices=_notices(story),
         cards=[_card(side, plain) for side in (plain, changed, fast, ours)],
         sections=[
+            Section(title="Dice over time", blocks=_curves(story)),
             Section(title="The script that people have", blocks=_plain(story)),
             Section(title="What holds it back", blocks=_diagnosis(story)),
             Section(title="One import line changed", blocks=_changed(story)),
@@ -124,6 +126,11 @@ def _card(side: LabeledRun, plain: LabeledRun) -> Card:
     )
 
 
+def _curves(story: Story) -> list[Block]:
+    chart = dice_chart(story.sides, story.settings.target_dice)
+    return [Pair(blocks=[*chart, _side_table(story)]), Text(text=_ABOUT_SIDES, is_hint=True)]
+
+
 def _plain(story: Story) -> list[Block]:
     text = Path(story.out / "plain.py").read_text()
     return [
@@ -151,7 +158,7 @@ def _some(history: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float
 
 def _diagnosis(story: Story) -> list[Block]:
     diagnosis = story.diagnosis
-    cards = [finding_card(cause, number, diagnosis.facts) for number, cause in enumerate(diagnosis.causes[:2], start=1)]
+    cards = [finding_card(cause, number, diagnosis.facts) for number, cause in enumerate(diagnosis.causes[:1], start=1)]
     return [
         Text(text=diagnosis.verdict),
         *([split_bar(diagnosis.split)] if diagnosis.split else []),
@@ -181,13 +188,10 @@ def _changed(story: Story) -> list[Block]:
 
 
 def _ours(story: Story) -> list[Block]:
-    target = story.settings.target_dice
     return [
         Code(text=story.commands[-1]),
-        *dice_chart(story.sides, target),
-        _side_table(story),
-        Text(text=_ABOUT_SIDES, is_hint=True),
-        Text(text="The report of this training is `training.html`.", is_hint=True),
+        Text(text=_progress(story.sides[-1])),
+        Text(text="The report of this training, with every choice and its reason, is `training.html`.", is_hint=True),
     ]
 
 

@@ -51,7 +51,7 @@ def story_document(story: Story) -> Document:
         notices=_notices(story),
         cards=[_card(side, plain) for side in (plain, changed, fast, ours)],
         sections=[
-            Section(title="Dice over time", blocks=_curves(story)),
+            Section(title="In one picture", blocks=_curves(story)),
             Section(title="The script that people have", blocks=_plain(story)),
             Section(title="What holds it back", blocks=_diagnosis(story)),
             Section(title="One import line changed", blocks=_changed(story)),
@@ -79,7 +79,7 @@ def story_verdict(story: Story) -> str:
             f"in place of {duration_text(plain.seconds_per_epoch)}."
         )
     sentences.append(_reached_text(plain, ours))
-    return joined(sentences, " ")
+    return joined(sentences, " ") or "This machine was too slow or too busy to compare the sides in this time."
 
 
 def _reached_text(plain: LabeledRun, ours: LabeledRun) -> str:

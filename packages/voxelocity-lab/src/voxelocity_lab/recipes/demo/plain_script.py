@@ -111,7 +111,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3, betas=(0.9, 0.99), weight_decay=1e-4)
     loss_of = DiceCELoss(to_onehot_y=True, softmax=True, batch=True)
     epoch, dice = 0, 0.0
-    while dice < options.target and time.time() - options.began < options.seconds:
+    while dice < options.target:
         epoch, begin = epoch + 1, time.time()
         net.train()
         for batch in train_loader:
@@ -120,6 +120,8 @@ def main() -> None:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(net.parameters(), 12.0)
             optimizer.step()
+            if time.time() - options.began >= options.seconds:
+                return
         end = time.time()
         if epoch % EPOCHS_PER_VALIDATION == 0:
             dice = validate(net, held_out_loader)

@@ -14,7 +14,7 @@ from voxelocity.infer import Predictor, load_model
 from voxelocity.metrics import case_score
 from voxelocity.report import RunFacts, cut_slices
 from voxelocity.report.records import CheckpointRecord, SliceFigure
-from voxelocity_observe.core.quantities import dice_text, duration_text
+from voxelocity_observe.core.quantities import count_text, dice_text, duration_text
 
 NUM_FRAMES = 6
 
@@ -54,7 +54,7 @@ def make_film(run: RunFacts, ref: VolumeRef) -> Film:
             spacing_mm=scan.grid.spacing_mm,
             tolerance_mm=None,
         )
-        title = f"after {duration_text(record.time_s)}, {record.step} steps: Dice {dice_text(score.mean_dice)}"
+        title = f"after {duration_text(record.time_s)}, {count_text(record.step, 'step')}: Dice {dice_text(score.mean_dice)}"
         stacks = cut_slices(scan, prediction, truth=scan.label, through=scan.label > 0, num_slices=1)
         frames.append(SliceFigure(title=title, stacks=stacks))
         scores.append(score.mean_dice)

@@ -43,7 +43,7 @@ class Spent:
     cpu_s: float
 
 
-class Times:
+class PartTimes:
     """The parts so far, in order."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Times:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Times the block as one part."""
+        """PartTimes the block as one part."""
         start_s, start_cpu_s = time.perf_counter(), _cpu_s()
         yield
         self.spent.append(Spent(name=name, wall_s=time.perf_counter() - start_s, cpu_s=_cpu_s() - start_cpu_s))

@@ -28,7 +28,7 @@ from voxelocity_lab.recipes.demo.film import make_film
 from voxelocity_lab.recipes.demo.page import story_document
 from voxelocity_lab.recipes.demo.parts import (
     Follow,
-    Times,
+    PartTimes,
     python_command,
     run_history,
     run_part,
@@ -72,8 +72,8 @@ def run_story(out: Path, settings: StorySettings, *, console: Console) -> Docume
         VoxelocityError: a part failed; its log is in `out`.
     """
     writable_folder(out, option="-o", where="demo")
-    teller = _Teller(out, settings, console)
-    story = teller.run()
+    parts = _Parts(out, settings, console)
+    story = parts.run()
     document = story_document(story)
     write_page(document, out / "demo.html")
     write_whole(out / "demo.json", (json.dumps(document.to_plain(), indent=1) + "\n").encode())
@@ -82,12 +82,12 @@ def run_story(out: Path, settings: StorySettings, *, console: Console) -> Docume
     return document
 
 
-class _Teller:
+class _Parts:
     """Runs the parts in order; each leaves what it found."""
 
     def __init__(self, out: Path, settings: StorySettings, console: Console) -> None:
         self.out, self.settings, self.console = out, settings, console
-        self.times, self.load = Times(), _load()
+        self.times, self.load = PartTimes(), _load()
         self.sides: list[LabeledRun] = []
         self.commands: list[str] = []
         self.scripts = {PLAIN: out / "plain.py", CHANGED: out / "changed.py"}

@@ -264,5 +264,6 @@ def test_worse_differences_are_not_in_the_color_of_better_ones():
     dice, hd95 = accuracy_tables(paired_parity(first, second), "A", "B")
     rows = [row[0] for row in dice.rows]
     assert dice.worse_cells == {(rows.index("tumour"), 3)}
+    assert dice.even_cells == {(rows.index(FOREGROUND), 3)}
     assert dice.heads[3] == "Difference"
     assert hd95.worse_cells == {(0, 3)}

@@ -25,6 +25,7 @@ class Table:
         text_columns: columns besides the first that hold words, not numbers.
         marked_columns: columns that stand out.
         worse_cells: (row, column) of cells whose value is worse than what it is compared with.
+        even_cells: likewise, of cells in marked columns that are neither better nor worse.
         shares: of each row, 0 to 1, drawn as a bar next to its head; none if empty.
         swatches: the color of each row in a bar or chart, as a CSS value; none if empty.
         has_total: whether the last row is the sum of the others.
@@ -38,6 +39,7 @@ class Table:
     text_columns: frozenset[int] = frozenset()
     marked_columns: frozenset[int] = frozenset()
     worse_cells: frozenset[tuple[int, int]] = frozenset()
+    even_cells: frozenset[tuple[int, int]] = frozenset()
     shares: Sequence[float] = ()
     swatches: Sequence[str] = ()
     has_total: bool = False

@@ -54,7 +54,8 @@ def make_film(run: RunFacts, ref: VolumeRef) -> Film:
             spacing_mm=scan.grid.spacing_mm,
             tolerance_mm=None,
         )
-        title = f"after {duration_text(record.time_s)}, {count_text(record.step, 'step')}: Dice {dice_text(score.mean_dice)}"
+        when = f"after {duration_text(record.time_s)}, {count_text(record.step, 'step')}"
+        title = f"{when}: Dice {dice_text(score.mean_dice)}"
         stacks = cut_slices(scan, prediction, truth=scan.label, through=scan.label > 0, num_slices=1)
         frames.append(SliceFigure(title=title, stacks=stacks))
         scores.append(score.mean_dice)

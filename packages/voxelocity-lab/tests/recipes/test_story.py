@@ -191,7 +191,16 @@ def test_the_whole_story_on_small_phantoms(tmp_path):
     settings = StorySettings(side_s=20.0, target_dice=0.05, num_cases=8, scale=0.25)
     run_story(tmp_path / "demo", settings, console=Console(file=text, width=80))
     record = json.loads((tmp_path / "demo" / "demo.json").read_text())
-    assert set(record["spent"]) == {"phantoms", PLAIN, "diagnose", CHANGED, FAST, OURS, "pictures"}
+    assert set(record["spent"]) == {
+        "phantoms",
+        PLAIN,
+        "diagnose",
+        CHANGED,
+        "the fast recipe's settings",
+        FAST,
+        OURS,
+        "pictures",
+    }
     assert not (tmp_path / "demo" / "ours").exists()
     sides = text.getvalue().split("\u2500\u2500 ")
     assert max(part.count("\n") for part in sides) <= 12

@@ -87,12 +87,13 @@ def _reached_text(plain: LabeledRun, ours: LabeledRun) -> str:
     if not plain.dice_history or not ours.dice_history:
         return ""
     plain_s, plain_dice = plain.dice_history[-1]
-    last = f"{ours.label} reached {dice_text(ours.last_dice)} in {duration_text(ours.dice_history[-1][0])}"
+    ours_s, ours_dice = ours.dice_history[-1]
+    reached = f"reached {dice_text(ours_dice)} in {duration_text(ours_s)}"
     begun = f"After {duration_text(plain_s)} the plain script was at Dice {dice_text(plain_dice)}"
     passed_s = seconds_to_reach(ours.dice_history, plain_dice)
     if passed_s is None:
-        return f"{begun}; {last}."
-    return f"{begun}; {ours.label} passed that after {duration_text(passed_s)} and {last.split(' ', 2)[2]}."
+        return f"{begun}; {ours.label} {reached}."
+    return f"{begun}; {ours.label} passed that after {duration_text(passed_s)} and {reached}."
 
 
 def _notices(story: Story) -> list[str]:
@@ -197,7 +198,8 @@ def _ours(story: Story) -> list[Block]:
 
 def _side_table(story: Story) -> Table:
     target = story.settings.target_dice
-    plain_dice = story.sides[0].last_dice
+    history = story.sides[0].dice_history
+    plain_dice = history[-1][1] if history else None
     heads = ["Side", "Last Dice", "at", *([f"Dice {plain_dice:.3f} in"] if plain_dice else []), f"Dice {target:g} in"]
     rows = []
     for side in story.sides:

@@ -109,8 +109,9 @@ class _Parts:
         with self._part(CHANGED, "The same script with one import line changed"):
             self._say(f"- {IMPORT_BEFORE}", f"+ {IMPORT_AFTER}")
             self._script(CHANGED, dataset)
-        with self._part(FAST, "For comparison: MONAI's own guide to fast training followed by hand"):
+        with self.times.part("the fast recipe's settings"):
             race = self._race(dataset)
+        with self._part(FAST, "For comparison: MONAI's own guide to fast training followed by hand"):
             self._fast(race)
         with self._part(OURS, "The same network by one command"):
             run = self._ours(race)
@@ -165,13 +166,10 @@ class _Parts:
 
     def _add(self, run: LabeledRun) -> None:
         self.sides.append(run)
-        dice = (
-            f"Dice {dice_text(run.last_dice)} after {duration_text(run.dice_history[-1][0])}"
-            if run.dice_history
-            else ""
-        )
+        # The last validation on the way, as all sides have it.
+        last = [f"Dice {dice_text(dice)} after {duration_text(seconds)}" for seconds, dice in run.dice_history[-1:]]
         epoch = f", {duration_text(run.seconds_per_epoch)} an epoch" if run.seconds_per_epoch else ""
-        self._say(f"{dice or 'no validation in that time'}{epoch}")
+        self._say(f"{''.join(last) or 'no validation in that time'}{epoch}")
 
     def _log(self, label: str) -> Path:
         return self.out / f"{label.replace(' ', '_').replace(chr(39), '')}.log"

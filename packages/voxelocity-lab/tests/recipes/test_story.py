@@ -90,6 +90,13 @@ def frames():
     return tuple(found)
 
 
+def test_predictions_of_a_film_are_cut_alike():
+    early, late = frames()
+    for before, after in zip(early.stacks, late.stacks, strict=True):
+        assert np.array_equal(before.image, after.image)
+        assert before.image.shape[0] == 1
+
+
 def page_of(story, tmp_path):
     return Page(write_page(story_document(story), tmp_path / "demo.html").read_text())
 

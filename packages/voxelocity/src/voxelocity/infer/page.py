@@ -54,7 +54,7 @@ def predictions_document(
     blocks = list[Block]()
     if figures:
         shown = slices_block(figures, dict(enumerate(class_names)))
-        blocks = [shown, *([Text(text=_WHICH, is_hint=True)] if len(figures) < len(scans) else [])]
+        blocks = [*([Text(text=_WHICH, is_hint=True)] if len(figures) < len(scans) else []), shown]
     return Document(
         kind="predictions",
         title="Predictions",

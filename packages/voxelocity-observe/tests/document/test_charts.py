@@ -7,7 +7,6 @@ import xml.etree.ElementTree as ET
 from importlib import resources
 from itertools import combinations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,12 +16,9 @@ from voxelocity_observe.document.charts import (
     LIGHT_COLORS,
     MAX_POINTS,
     STAND_INS,
-    VIEWS,
     Series,
-    Shadow,
     class_color,
     css,
-    projections,
     smoothed,
     thinned,
     time_chart,
@@ -154,14 +150,3 @@ def test_lines_over_factors_have_powers_of_ten():
     ET.fromstring(svg)
     texts = "".join(re.findall(r">([^<>]+)</t(?:ext|span)>", svg))
     assert "10" in texts
-
-
-def test_curves_in_space_have_whole_titles_and_what_lies_behind_them():
-    curve = np.array([[0.0, 0.0, 0.0], [10.0, 20.0, 5.0]])
-    shadow = Shadow(picture=np.ones((4, 5)), extent_mm=(-90.0, 90.0, -90.0, 90.0))
-    columns = {"Association_InferiorFrontoOccipitalFasciculusL": [([curve], "class-1")]}
-    svg = projections("tracts", columns, behind=dict.fromkeys(VIEWS, shadow))
-    words = " ".join(re.findall(r">([^<>]+)</text>", svg))
-    assert words.startswith("Association Inferior Fronto Occipital Fasciculus L")
-    assert svg.count("data:image/png") == len(VIEWS)
-    assert "data:image/png" not in projections("tracts", columns)

@@ -16,7 +16,7 @@ from voxelocity_lab.recipes.tractography.shapes import Points
 from voxelocity_observe.core.plain import plain_data
 from voxelocity_observe.core.quantities import count_text, duration_text, share_text
 from voxelocity_observe.document.blocks import Card, Chart, Document, LegendEntry, Section, Table, Text
-from voxelocity_observe.document.charts import Shadow, projections
+from voxelocity_observe.document.curves import Shadow, projections
 
 LEAST_REAL = 50
 _MOST_DRAWN, _MOST_LINES = 4, 40

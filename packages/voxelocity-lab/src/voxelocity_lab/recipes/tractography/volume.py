@@ -16,7 +16,7 @@ from voxelocity.core.axis_order import turn_onto
 from voxelocity.core.volume import Grid
 from voxelocity.data.decode import read_scan
 from voxelocity_observe.core.errors import ScanError
-from voxelocity_observe.document.charts import VIEWS, Shadow
+from voxelocity_observe.document.curves import VIEWS, Shadow
 
 # Of an image, so that a few bright voxels do not set its scale.
 _DARKEST, _BRIGHTEST = 1.0, 99.0

@@ -6,8 +6,8 @@ from rich.console import Console
 from shared.forked import run_python
 from voxelocity_lab.bench.race import sides
 from voxelocity_lab.bench.race.scenario import PHANTOM_KEYS
-from voxelocity_lab.recipes import demo
-from voxelocity_lab.recipes.demo import run_demo
+from voxelocity_lab.recipes.demo import race
+from voxelocity_lab.recipes.demo.race import run_demo
 
 SMALL = PHANTOM_KEYS | {
     "data.patch.shape_voxel": [16, 16, 16],
@@ -25,11 +25,11 @@ def run_forked(*words):
 
 # The plain script, whose loaders start processes, takes most of the time; `bench/race` trains with it every day.
 @pytest.mark.slow
-@pytest.mark.parametrize("names", [("fast", "ours"), pytest.param(demo.SIDES, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("names", [("fast", "ours"), pytest.param(race.SIDES, marks=pytest.mark.nightly)])
 def test_the_demo_trains_every_side_with_every_seed_and_shows_them_side_by_side(names, tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "SIDES", names)
-    monkeypatch.setattr(demo, "_PHANTOM_SCALE", 0.25)
-    monkeypatch.setattr(demo, "_NUM_PHANTOMS", 6)
+    monkeypatch.setattr(race, "SIDES", names)
+    monkeypatch.setattr(race, "_PHANTOM_SCALE", 0.25)
+    monkeypatch.setattr(race, "_NUM_PHANTOMS", 6)
     monkeypatch.setattr(sides, "_call", run_forked)
     console = Console(quiet=True)
     outcome = run_demo(

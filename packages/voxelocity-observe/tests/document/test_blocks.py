@@ -34,6 +34,11 @@ def test_no_two_neighbors_share_a_color_however_many_there_are():
     assert time_split("Time", []).bars == []
 
 
+def test_twelve_parts_as_a_long_run_has_them_have_twelve_colors():
+    (bar,) = time_split("Time", [part(str(number), 1.0 + number) for number in range(12)]).bars
+    assert len({segment.color for segment in bar.parts}) == 12
+
+
 def test_bars_side_by_side_share_scale_and_colors_and_the_remainder_comes_last():
     view = side_by_side(
         "Time",

@@ -67,7 +67,7 @@ def test_every_kind_of_block_has_its_own_markup(tmp_path):
         "<li>first</li>",
         "<li><code>/a.pt</code></li>",
         'plan <span class="word">--fold</span> 0</code></pre>',
-        '<li><a href="#there">There</a>: it is</li>',
+        '<a href="#there">There</a>: it is</p>',
         '<div class="pair">',
         "<tfoot>",
         "<details open><summary>More</summary>",

@@ -256,3 +256,14 @@ def test_a_measure_that_no_case_has_is_left_out():
     without = scores([0.0, 0.1], hd95_mm=None)
     (table,) = accuracy_tables(paired_parity(without, without), "A", "B")
     assert [row[0] for row in table.rows] == ["liver"], "the mean of one structure is that structure"
+
+
+def test_worse_differences_are_not_in_the_color_of_better_ones():
+    first = [score(case_id, 0.8, 0.5, liver=4.0) for case_id in "abc"]
+    second = [score(case_id, 0.9, 0.4, liver=6.0) for case_id in "abc"]
+    dice, hd95 = accuracy_tables(paired_parity(first, second), "A", "B")
+    rows = [row[0] for row in dice.rows]
+    assert dice.worse_cells == {(rows.index("tumour"), 3)}
+    assert dice.even_cells == {(rows.index(FOREGROUND), 3)}
+    assert dice.heads[3] == "Difference"
+    assert hd95.worse_cells == {(0, 3)}

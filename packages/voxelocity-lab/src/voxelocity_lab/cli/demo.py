@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from voxelocity_observe.cli import interrupt
 
+if TYPE_CHECKING:
+    from voxelocity_observe.core.console import PlainConsole
+
 
 def demo(
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for phantoms, runs and report.")] = Path("demo"),
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the phantoms and of the first training.")] = 0,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings per side, each with its own seed.")] = 1,
+    seconds: Annotated[float, typer.Option("--seconds", min=5.0, help="Of each script; more on slow machines.")] = 22.0,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", min=1, help="Race in place of the demo: trainings per side, each with its own seed."),
+    ] = None,
 ) -> None:
-    """Make phantoms and train on them to the same Dice with MONAI's fast recipe, a plain script and Voxelocity."""
-    from voxelocity.report import factor_table
-    from voxelocity_lab.recipes.demo import run_demo
+    """See it work in two minutes: a plain MONAI script, what slows it down, one line changed, and `train`."""
     from voxelocity_observe.core.console import PlainConsole
-    from voxelocity_observe.document import TableView
 
     console = PlainConsole()
     with interrupt.is_raised():
-        outcome = run_demo(out, seed=seed, num_seeds=seeds, console=console)
-    console.print(TableView(factor_table(outcome.runs, target_dice=outcome.race.target_dice)))
-    if seeds > 1:
-        console.print(TableView(outcome.table))
+        if seeds is None:
+            from voxelocity_lab.recipes.demo.records import StorySettings
+            from voxelocity_lab.recipes.demo.story import run_story
+
+            console.print(f"{run_story(out, StorySettings(seed=seed, side_s=seconds), console=console).verdict}")
+        else:
+            _race(out, seed, seeds, console)
     console.print(f"see {out / 'demo.html'}", highlight=False)
+
+
+def _race(out: Path, seed: int, num_seeds: int, console: PlainConsole) -> None:
+    from voxelocity.report import factor_table
+    from voxelocity_lab.recipes.demo.race import run_demo
+    from voxelocity_observe.document import TableView
+
+    outcome = run_demo(out, seed=seed, num_seeds=num_seeds, console=console)
+    console.print(TableView(factor_table(outcome.runs, target_dice=outcome.race.target_dice)))
+    if num_seeds > 1:
+        console.print(TableView(outcome.table))

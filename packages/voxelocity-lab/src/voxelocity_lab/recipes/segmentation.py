@@ -18,9 +18,8 @@ from voxelocity.report import factor_table
 from voxelocity.training import RunContext, run_training
 from voxelocity.training.run_folder import RunFolder
 from voxelocity_lab.bench.race.rounds import run_rounds
-from voxelocity_lab.bench.race.sides import plan_race
+from voxelocity_lab.bench.race.sides import SideName, plan_race
 from voxelocity_lab.recipes.call import Call
-from voxelocity_lab.recipes.demo import SIDES
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.host import cpu_budget
 from voxelocity_observe.core.quantities import count_text
@@ -28,6 +27,7 @@ from voxelocity_observe.document import TableView
 
 _LIMIT_S = 3600.0
 _NUM_SEEDS = 3
+_SIDES: tuple[SideName, ...] = ("fast", "plain", "ours")
 
 
 def train_on(call: Call, cases: Cases, keys: Mapping[str, Any]) -> None:
@@ -140,7 +140,7 @@ def race(
     overrides = {**peer_keys, **keys}
     planned = plan_race(dataset, call.out, overrides=overrides, keys=keys, target_dice=target_dice, limit_s=limit_s)
     seeds = range(call.seed, call.seed + _NUM_SEEDS)
-    outcome = run_rounds(planned, SIDES, seeds, on_start=lambda side, at: call.console.rule(f"{side}, seed {at}"))
+    outcome = run_rounds(planned, _SIDES, seeds, on_start=lambda side, at: call.console.rule(f"{side}, seed {at}"))
     outcome.write(
         "race",
         title=title,

@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from voxelocity_lab.recipes.tractography.files import Space, write_tracts
+from voxelocity_lab.recipes.tractography.volume import find_image, read_shadows
 
 SETS = {
     "network.num_points": 8,
@@ -101,3 +102,31 @@ def test_images_on_different_grids_are_named_before_the_training(both, images, t
     assert result.status == 2
     assert "resample one to the other" in result.err
     assert not (tmp_path / "run").exists()
+
+
+def test_the_brain_behind_streamlines_lies_where_it_is_in_space(tmp_path):
+    values = np.zeros((40, 20, 24))
+    values[:4, :, 20:] = 1.0  # rightmost, since the first axis runs to the left, and high up
+    shadows = read_shadows(save(tmp_path / "t1.nii.gz", values), np.array([[0.0, 0.0, 0.0], [50.0, -20.0, 20.0]]))
+    above, right = shadows["from above"], shadows["from the right"]
+    assert above.extent_mm == (-97.5, 102.5, -52.5, 47.5)
+    assert right.extent_mm == (-52.5, 47.5, -32.5, 87.5)
+    assert above.picture.shape == (20, 40)
+    assert above.picture[:, -4:].min() == 1.0
+    assert above.picture[:, :-4].max() == 0.0
+    assert right.picture[:4].min() == 1.0
+    assert right.picture[4:].max() == 0.0
+
+
+def test_an_image_of_another_space_is_not_shown_behind(tmp_path):
+    path = save(tmp_path / "t1.nii.gz", np.ones((40, 20, 24)))
+    assert read_shadows(path, np.full((3, 3), 300.0)) == {}
+
+
+def test_a_t1_next_to_the_data_is_found_unless_the_model_sees_an_image(tmp_path):
+    assert find_image(tmp_path, "") is None
+    save(tmp_path / "b0_2mm.nii.gz", np.ones((2, 2, 2)))
+    t1 = save(tmp_path / "icbm152_t1_2mm.nii.gz", np.ones((2, 2, 2)))
+    assert find_image(tmp_path, "") == t1
+    assert find_image(tmp_path, "FA.nii.gz").name == "FA.nii.gz"
+    assert find_image(t1, "") is None

@@ -10,7 +10,8 @@ from voxelocity_observe.core.quantities import duration_text, share_text
 from voxelocity_observe.core.time_parts import OTHER, TimeShare
 
 _VERSION = 1
-_NUM_COLORS = 8
+# More than the stages of a run: two with one color cannot be told apart.
+_NUM_COLORS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,7 @@ class Table:
         text_columns: columns besides the first that hold words, not numbers.
         marked_columns: columns that stand out.
         worse_cells: (row, column) of cells whose value is worse than what it is compared with.
+        even_cells: likewise, of cells in marked columns that are neither better nor worse.
         shares: of each row, 0 to 1, drawn as a bar next to its head; none if empty.
         swatches: the color of each row in a bar or chart, as a CSS value; none if empty.
         has_total: whether the last row is the sum of the others.
@@ -37,6 +39,7 @@ class Table:
     text_columns: frozenset[int] = frozenset()
     marked_columns: frozenset[int] = frozenset()
     worse_cells: frozenset[tuple[int, int]] = frozenset()
+    even_cells: frozenset[tuple[int, int]] = frozenset()
     shares: Sequence[float] = ()
     swatches: Sequence[str] = ()
     has_total: bool = False

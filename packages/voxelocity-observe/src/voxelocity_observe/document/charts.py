@@ -9,7 +9,7 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +27,6 @@ ChartStyle = Literal["strong", "thin", "faint"]
 MAX_POINTS = 240
 _SIZE_INCH = (6.0, 3.1)
 _FONT_SIZE = 12.0
-_SMALL_SIZE, _LONGEST_TITLE = 9.0, 20
-# Horizontal and vertical axis in RAS.
-_VIEWS = {"from the left": (1, 2), "from above": (0, 1)}
 _LINE_WIDTHS = {"strong": 2.2, "thin": 1.3, "faint": 1.0}
 STAND_INS = {
     "chart-ink": "#010102",
@@ -41,7 +38,7 @@ STAND_INS = {
     "baseline": "#010107",
     "part-other": "#010108",
     **{f"class-{i}": f"#0102{i:02x}" for i in range(1, 8)},
-    **{f"part-{i}": f"#0103{i:02x}" for i in range(1, 9)},
+    **{f"part-{i}": f"#0103{i:02x}" for i in range(1, 13)},
 }
 _TIME_UNITS = ((172_800.0, 86_400.0, "days"), (7_200.0, 3_600.0, "hours"), (120.0, 60.0, "minutes"))
 
@@ -57,7 +54,20 @@ CLASS_COLORS: tuple[Color, ...] = (
     (122, 111, 208),
     (140, 123, 117),
 )
-_PART_COLORS = ("#0f6f6a", "#5fa8a3", "#35607f", "#8fb3cc", "#a8843c", "#d8c28c", "#7c6a94", "#bfb2cf")
+_PART_COLORS = (
+    "#0f6f6a",
+    "#5fa8a3",
+    "#35607f",
+    "#8fb3cc",
+    "#a8843c",
+    "#d8c28c",
+    "#7c6a94",
+    "#bfb2cf",
+    "#a4506a",
+    "#dda3b4",
+    "#5f7d32",
+    "#b3c98c",
+)
 
 
 def class_color(index: int) -> Color:
@@ -173,34 +183,6 @@ def stacked_chart(
         axes.set_ylabel(y_label, color=STAND_INS["chart-ink"])
         calm(axes, STAND_INS)
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
-        return inline(figure, name)
-
-
-def projections(name: str, columns: Mapping[str, Sequence[tuple[Sequence[Any], str]]]) -> str:
-    """An SVG element of curves in space, one column each, seen from the left and from above.
-
-    Args:
-        name: unique within the page.
-        columns: by title, curves as arrays (p, 3) in RAS mm, with the color variable they are drawn in. Later ones lie
-            on top.
-    """
-    with drawing(name):
-        from matplotlib.collections import LineCollection
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(2.0 * len(columns), 4.2), layout="constrained")
-        panels = figure.subplots(len(_VIEWS), len(columns), squeeze=False)
-        for column, (title, layers) in enumerate(columns.items()):
-            for row, (view, axes) in enumerate(_VIEWS.items()):
-                panel = panels[row, column]
-                for curves, color in layers:
-                    flat = [curve[:, list(axes)] for curve in curves]
-                    panel.add_collection(LineCollection(flat, colors=STAND_INS[color], linewidths=0.6))
-                panel.autoscale()
-                panel.set_aspect("equal")
-                panel.set_axis_off()
-                words = literally(title[-_LONGEST_TITLE:]) if row == 0 else view
-                panel.set_title(words, fontsize=_SMALL_SIZE, color=STAND_INS["chart-ink"])
         return inline(figure, name)
 
 

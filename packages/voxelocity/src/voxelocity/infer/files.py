@@ -129,7 +129,7 @@ def predict_scans(request: PredictRequest, hooks: PredictionHooks) -> tuple[Pred
     if request.page and job.refs:
         document = predictions_document(
             writer.scans,
-            writer.figures,
+            writer.pictured.figures,
             class_names=job.model.spec.class_names,
             failures=job.reasons,
             warnings=warned,

@@ -1,4 +1,4 @@
-"""`predictions.html`: what was predicted, how long it took, and slices of the first scans."""
+"""`predictions.html`: what was predicted, how long it took, and slices of the scans least like the others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from voxelocity.report.records import SliceFigure
 from voxelocity.report.slices import slices_block
 from voxelocity_observe.core.quantities import bytes_text, count_text, duration_text, ml_text
 from voxelocity_observe.core.time_parts import TimeShare
-from voxelocity_observe.document.blocks import Card, Document, Lines, Section, Table, TimeBars, time_split
+from voxelocity_observe.document.blocks import Block, Card, Document, Lines, Section, Table, Text, TimeBars, time_split
 
 # More classes would make rows wider than a page; `predictions.csv` has all.
 _MOST_CLASSES = 8
+_WHICH = (
+    "The scans whose volumes are least like those of the others: a class that most have is missing, or has many times "
+    "the median volume or a small part of it. `--previews` writes a picture of every scan."
+)
 
 
 def predictions_document(
@@ -29,7 +33,7 @@ def predictions_document(
 
     Args:
         scans: that were predicted, in order.
-        figures: slices of some of them.
+        figures: slices of some of them, as `Pictured` chooses.
         class_names: by class index, the background first.
         failures: why the others could not be predicted, by case id.
         warnings: shown to the user meanwhile.
@@ -47,7 +51,10 @@ def predictions_document(
     if scans:
         peak_bytes = max(scan.peak_bytes for scan in scans)
         cards.append(Card(name="Peak memory", value=bytes_text(peak_bytes), note="of this process"))
-    blocks = [slices_block(figures, dict(enumerate(class_names)))] if figures else []
+    blocks = list[Block]()
+    if figures:
+        shown = slices_block(figures, dict(enumerate(class_names)))
+        blocks = [*([Text(text=_WHICH, is_hint=True)] if len(figures) < len(scans) else []), shown]
     return Document(
         kind="predictions",
         title="Predictions",

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,9 @@ from voxelocity.infer.components import keep_largest, voxel_counts
 from voxelocity.infer.job import PredictionJob
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.pending import STAGES, OnFailure, Prediction
+from voxelocity.infer.pictured import Pictured
 from voxelocity.infer.table import PredictionTable
 from voxelocity.report import cut_slices, preview_png
-from voxelocity.report.records import SliceFigure
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.host import peak_device_bytes, peak_host_bytes
 from voxelocity_observe.core.whole_file import write_whole
@@ -67,7 +68,7 @@ class PredictionWriter:
 
     Attributes:
         scans: what was written.
-        figures: slices of the first scans.
+        pictured: slices of a few scans.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class PredictionWriter:
         on_failure: OnFailure,
     ) -> None:
         self.scans: list[PredictedScan] = []
-        self.figures: list[SliceFigure] = []
+        self.pictured = Pictured(_MOST_FIGURES)
         self._job, self._kept_largest = job, kept_largest
         self._on_case, self._on_failure = on_case, on_failure
         self._writes_previews = previews
@@ -124,14 +125,16 @@ class PredictionWriter:
         classes = keep_largest(prediction.classes, self._kept_largest)
         if prediction.probabilities is not None:
             prediction.probabilities.write(out / PROBABILITIES_FOLDER / f"{scan.case_id}.nii.gz", header)
-        if self._writes_previews or len(self.figures) < _MOST_FIGURES:
-            stacks = cut_slices(scan, classes)
-            self.figures = [*self.figures, SliceFigure(title=scan.case_id, stacks=stacks)][:_MOST_FIGURES]
-            if self._writes_previews:
-                write_whole(out / PREVIEWS_FOLDER / f"{scan.case_id}.png", preview_png(stacks))
+        counts = voxel_counts(classes, len(names)).tolist()
+        num_voxels = dict(zip(names[1:], counts[1:], strict=True))
+        voxel_ml = abs(float(np.linalg.det(scan.grid.matrix[:3, :3]))) / 1e3
+        volumes_ml = {name: num * voxel_ml for name, num in num_voxels.items()}
+        slices = cache(lambda: cut_slices(scan, classes))
+        self.pictured.add(scan.case_id, volumes_ml, slices)
+        if self._writes_previews:
+            write_whole(out / PREVIEWS_FOLDER / f"{scan.case_id}.png", preview_png(slices()))
         # Last, because `--resume` takes it for a sign that all was written.
         output.write(path, classes, header, spec)
-        counts = voxel_counts(classes, len(names)).tolist()
         now_s = time.perf_counter()
         seconds, self._since = now_s - self._since, now_s
         written = PredictedScan(
@@ -143,8 +146,8 @@ class PredictionWriter:
             device=str(prediction.device),
             runtime=prediction.runtime,
             division=self._job.sides.get(scan.case_id, ""),
-            num_voxels=dict(zip(names[1:], counts[1:], strict=True)),
-            voxel_ml=abs(float(np.linalg.det(scan.grid.matrix[:3, :3]))) / 1e3,
+            num_voxels=num_voxels,
+            voxel_ml=voxel_ml,
         )
         # At once: if the program ends before the next scan, `--resume` leaves this one out, and nothing adds its row.
         self._table.add(scan.case_id, {**_row(written), **_mark(self._job.model.unlearned)})

@@ -7,8 +7,8 @@
 - `own_run`: a run's records as facts, so that the diagnosis judges it like any other program.
 """
 
-from voxelocity.report.comparison import comparison_document, with_command
-from voxelocity.report.differences import factor_table
+from voxelocity.report.comparison import comparison_document, dice_chart, with_command
+from voxelocity.report.differences import comparison_values, factor_table, machines_table
 from voxelocity.report.facts import FolderKind, folder_kind, read_run
 from voxelocity.report.found import found_document
 from voxelocity.report.labeled import (
@@ -24,7 +24,7 @@ from voxelocity.report.page import render_page
 from voxelocity.report.parity import Parity, accuracy_sentence, paired_trainings
 from voxelocity.report.pictures import render_progress_png
 from voxelocity.report.records import RunFacts, StepRecord, ValidationRecord
-from voxelocity.report.slices import cut_slices, preview_png
+from voxelocity.report.slices import cut_slices, preview_png, slices_block
 from voxelocity.report.terminal import dataset_panel, plan_summary, plan_table, score_table, volume_table
 
 __all__ = [
@@ -36,13 +36,16 @@ __all__ = [
     "ValidationRecord",
     "accuracy_sentence",
     "comparison_document",
+    "comparison_values",
     "cut_slices",
     "dataset_panel",
+    "dice_chart",
     "factor_table",
     "folder_kind",
     "found_document",
     "highest_common_target",
     "label_run",
+    "machines_table",
     "median_run",
     "pair_runs",
     "paired_trainings",
@@ -54,6 +57,7 @@ __all__ = [
     "render_progress_png",
     "score_table",
     "scores_to_compare",
+    "slices_block",
     "unlearned_notices",
     "volume_table",
     "with_command",

@@ -79,7 +79,7 @@ def comparison_document(
     """
     rows = compare(runs, target_dice=target_dice, parity=parity)
     settings, num_equal = different_settings(runs)
-    charts = [*_dice_chart(runs, target_dice), *_reached_chart(runs)]
+    charts = [*dice_chart(runs, target_dice), *_reached_chart(runs)]
     reason = _target_reason_text(target_dice, target_reason)
     return Document(
         kind="comparison",
@@ -203,7 +203,7 @@ def _cards(rows: Sequence[FactorRow], base: str, ours: str) -> list[Card]:
     return cards
 
 
-def _dice_chart(runs: Sequence[LabeledRun], target_dice: float | None) -> list[Block]:
+def dice_chart(runs: Sequence[LabeledRun], target_dice: float | None) -> list[Block]:
     """Dice of each run over time; nothing if no run has any."""
     if not any(run.dice_history for run in runs):
         return []

@@ -65,6 +65,13 @@ class Factor:
         return self.value < (-5e-4 if self.kind == "difference" else 0.95)
 
     @property
+    def is_even(self) -> bool:
+        """Whether the run is neither better nor worse than the first, or that is not known."""
+        if self.value is None:
+            return True
+        return not self.is_worse and self.value <= (5e-4 if self.kind == "difference" else 1.05)
+
+    @property
     def text(self) -> str:
         """As it is shown: "3.2×", "> 3.2×", "+0.004"."""
         if self.kind == "difference":
@@ -163,14 +170,15 @@ def factor_table(
         caption="Factors",
         heads=heads,
         rows=cells,
-        worse_cells=frozenset(
-            (number, 3 + 2 * place)
-            for number, row in enumerate(rows)
-            for place, factor in enumerate(row.factors)
-            if factor.is_worse
-        ),
+        worse_cells=_cells_of(rows, lambda factor: factor.is_worse),
+        even_cells=_cells_of(rows, lambda factor: factor.is_even),
         marked_columns=frozenset(range(3, len(heads), 2)),
     )
+
+
+def _cells_of(rows: Sequence[FactorRow], is_so: Callable[[Factor], bool]) -> frozenset[tuple[int, int]]:
+    places = ((number, place, factor) for number, row in enumerate(rows) for place, factor in enumerate(row.factors))
+    return frozenset((number, 3 + 2 * place) for number, place, factor in places if is_so(factor))
 
 
 def _to_target_row(runs: Sequence[LabeledRun], name: str) -> FactorRow:

@@ -104,7 +104,7 @@ def run_document(run: RunFacts, *, baseline: LabeledRun | None = None) -> Docume
     """The run as far as it got; `baseline` as in `render_page`."""
     return Document(
         kind="training report",
-        title=run.dataset.name,
+        title=f"Training on {run.dataset.name}",
         status=run.status,
         verdict=verdict(run),
         notices=_notices(run),

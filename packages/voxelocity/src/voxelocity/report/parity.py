@@ -325,8 +325,26 @@ def accuracy_tables(parity: Parity, first: str, second: str) -> list[Table]:
         if any(row.n for row in rows):
             caption = f"{name} by structure, paired by {parity.unit}"
             columns = _columns(measure, rows[0].margin, parity.unit, first, second)
-            tables.append(replace(page_table(caption, columns, rows), marked_columns=frozenset({3})))
+            gains = [_gain(row) for row in rows]
+            table = replace(
+                page_table(caption, columns, rows),
+                marked_columns=frozenset({_CHANGE}),
+                worse_cells=frozenset((number, _CHANGE) for number, gain in enumerate(gains) if gain < 0.0),
+                even_cells=frozenset((number, _CHANGE) for number, gain in enumerate(gains) if gain == 0.0),
+            )
+            tables.append(table)
     return tables
+
+
+# The column of the difference in `_columns`.
+_CHANGE = 3
+
+
+def _gain(row: PairedDifference) -> float:
+    """By how much the second is better; 0 where that is within the rounding of what is shown, or not known."""
+    change = row.difference or 0.0
+    gain, rounding = (change, 5e-4) if row.measure == "dice" else (-change, 5e-3)
+    return gain if abs(gain) >= rounding else 0.0
 
 
 def _columns(measure: Measure, margin: float, unit: Unit, first: str, second: str) -> list[Column[PairedDifference]]:

@@ -33,19 +33,30 @@ _PREVIEW_PIXELS = 384
 _AXES = {"axial": (2, 1, 0), "coronal": (1, 2, 0), "sagittal": (0, 2, 1)}
 
 
-def cut_slices(scan: Volume, prediction: Array, *, truth: Array | None = None) -> tuple[SliceStack, ...]:
+def cut_slices(
+    scan: Volume,
+    prediction: Array,
+    *,
+    truth: Array | None = None,
+    through: npt.NDArray[np.bool_] | None = None,
+    num_slices: int = _NUM_SLICES,
+) -> tuple[SliceStack, ...]:
     """Slices of a scan through its foreground, in three directions; its first channel stands for the image.
 
     Args:
         scan: as decoded.
         prediction: (x, y, z) uint8 class indices on its grid.
         truth: likewise, if it is known.
+        through: (x, y, z), what the slices pass through; truth and prediction if not given. With it, several
+            predictions of one scan are cut alike.
+        num_slices: of each direction, at most.
     """
     stacks = []
     foreground = prediction > 0 if truth is None else (truth > 0) | (prediction > 0)
+    foreground = foreground if through is None else through
     for plane, axes in _AXES.items():
         look = _Look(scan, axes)
-        positions = look.positions(foreground)
+        positions = look.positions(foreground, num_slices)
         stack = SliceStack(
             plane=plane,
             image=_to_uint8(look.slices(scan.image[0], positions)),
@@ -142,12 +153,12 @@ class _Look:
         spacing_mm = [float(np.linalg.norm(matrix[:, axis])) for axis in self._axes]
         self.pixel_mm = (spacing_mm[1] * self._every, spacing_mm[2] * self._every)
 
-    def positions(self, foreground: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-        """Indices of slices, evenly spaced through the foreground; through all of the volume if there is none."""
+    def positions(self, foreground: npt.NDArray[np.bool_], most: int) -> npt.NDArray[np.intp]:
+        """Indices of at most this many slices, evenly spaced through the foreground; through all without any."""
         found = np.flatnonzero(foreground.any(axis=tuple(axis for axis in range(3) if axis != self._axes[0])))
         low, high = (int(found[0]), int(found[-1])) if found.size else (0, foreground.shape[self._axes[0]] - 1)
         # The middles of equal parts: the first and the last slice of a structure show little of it.
-        count = min(_NUM_SLICES, high - low + 1)
+        count = min(most, high - low + 1)
         positions = (low + (high - low + 1) * (np.arange(count) + 0.5) / count).astype(np.intp)
         return positions[::-1] if self._is_flipped[0] else positions
 

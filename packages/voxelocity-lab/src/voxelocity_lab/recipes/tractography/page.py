@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from voxelocity.core.learning import UNLEARNED
@@ -16,7 +16,7 @@ from voxelocity_lab.recipes.tractography.shapes import Points
 from voxelocity_observe.core.plain import plain_data
 from voxelocity_observe.core.quantities import count_text, duration_text, share_text
 from voxelocity_observe.document.blocks import Card, Chart, Document, LegendEntry, Section, Table, Text
-from voxelocity_observe.document.charts import projections
+from voxelocity_observe.document.curves import Shadow, projections
 
 LEAST_REAL = 50
 _MOST_DRAWN, _MOST_LINES = 4, 40
@@ -28,7 +28,20 @@ _ABOUT_BASELINES = Text(
     ),
     is_hint=True,
 )
-_COLORS = {"generated": "accent", "unseen": "baseline"}
+_UNSEEN_COLOR = "baseline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """What is pictured.
+
+    Attributes:
+        bundles: generated and real streamlines of some bundles, by name.
+        behind: the brain, by view; empty where no image is in their space.
+    """
+
+    bundles: Mapping[str, tuple[Points, Points]]
+    behind: Mapping[str, Shadow] = field(default_factory=dict)
 
 
 def least_real(judgments: Mapping[str, Judgment]) -> int:
@@ -38,7 +51,7 @@ def least_real(judgments: Mapping[str, Judgment]) -> int:
 
 def tract_document(
     judgments: Mapping[str, Judgment],
-    drawn: Mapping[str, tuple[Points, Points]],
+    drawn: Drawn,
     events: Sequence[Mapping[str, Any]],
     *,
     settings: Mapping[str, str],
@@ -51,7 +64,7 @@ def tract_document(
 
     Args:
         judgments: by bundle.
-        drawn: generated and real streamlines of some bundles.
+        drawn: what is pictured.
         events: of the training.
         settings: what was trained, in words.
         made: all that was generated.
@@ -185,22 +198,28 @@ def _middle(spread: tuple[Sequence[float], Sequence[float]], digits: int) -> str
     return f"{mine} ({theirs})"
 
 
-def _pictures(drawn: Mapping[str, tuple[Points, Points]]) -> list[Any]:
-    if not drawn:
+def _pictures(drawn: Drawn) -> list[Any]:
+    bundles, behind = drawn.bundles, drawn.behind
+    if not bundles:
         return [Text(text="The model has seen all streamlines, so there is nothing to compare with.", is_hint=True)]
-    names = list(drawn)[:_MOST_DRAWN]
-    columns = {name: _curves(*drawn[name]) for name in names}
+    names = list(bundles)[:_MOST_DRAWN]
+    colors = {name: f"class-{number}" for number, name in enumerate(names, start=1)}
+    over = " and the brain" if behind else ""
+    columns = {name: _curves(*bundles[name], colors[name]) for name in names}
     return [
         Chart(
-            title="Generated streamlines and real ones that the model has not seen",
-            svg=projections("streamlines", columns),
-            alt=f"Projections of {', '.join(names)}, generated streamlines over unseen ones.",
-            legend=[LegendEntry(name=name, color=f"var(--{color})") for name, color in _COLORS.items()],
+            title="Generated streamlines and real ones that the model has not seen, from the right and from above",
+            svg=projections("streamlines", columns, behind=behind),
+            alt=f"Projections of {', '.join(names)}: generated streamlines over unseen ones{over}.",
+            legend=[
+                *(LegendEntry(name=f"{name}, generated", color=f"var(--{color})") for name, color in colors.items()),
+                LegendEntry(name="real ones, unseen", color=f"var(--{_UNSEEN_COLOR})"),
+            ],
         )
     ]
 
 
-def _curves(generated: Points, real: Points) -> list[tuple[list[Any], str]]:
+def _curves(generated: Points, real: Points, color: str) -> list[tuple[list[Any], str]]:
     """What is drawn of a bundle; the generated ones lie on top."""
-    parts = {"unseen": real, "generated": generated}
-    return [(list(part[:_MOST_LINES, ::2]), _COLORS[kind]) for kind, part in parts.items()]
+    parts = {_UNSEEN_COLOR: real, color: generated}
+    return [(list(part[:_MOST_LINES, ::2]), name) for name, part in parts.items()]

@@ -13,10 +13,10 @@ from voxelocity_lab.recipes.tractography.baselines import baselines_of
 from voxelocity_lab.recipes.tractography.bundles import Bundles
 from voxelocity_lab.recipes.tractography.generate import Generated, generate, wanted_counts
 from voxelocity_lab.recipes.tractography.judge import Judgment, judge
-from voxelocity_lab.recipes.tractography.page import least_real, tract_document
+from voxelocity_lab.recipes.tractography.page import Drawn, least_real, tract_document
 from voxelocity_lab.recipes.tractography.settings import settings
 from voxelocity_lab.recipes.tractography.train import TrainedTracts, divide, load_tracts, train_tracts
-from voxelocity_lab.recipes.tractography.volume import find_inside
+from voxelocity_lab.recipes.tractography.volume import find_image, find_inside, read_shadows
 from voxelocity_observe.core.events import events_path, read_events
 from voxelocity_observe.core.quantities import count_text
 
@@ -45,14 +45,16 @@ def predict(call: Call) -> None:
     counted = [
         number for number, name in enumerate(trained.names) if name in judgments and judgments[name].num_real >= least
     ]
-    drawn = {
+    bundles = {
         name: (made.streamlines[made.bundle == number], real.of(number))
         for number, name in enumerate(trained.names)
         if name in sorted(judgments, key=lambda bundle: -judgments[bundle].num_real)[:_NUM_DRAWN]
     }
+    image = find_image(call.data, config.image)
+    behind = {} if image is None else read_shadows(image, made.streamlines)
     document = tract_document(
         judgments,
-        drawn,
+        Drawn(bundles=bundles, behind=behind),
         read_events(events_path(call.out)),
         settings=_in_words(trained, call.data),
         made=made,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from nibabel import orientations
 from nibabel.affines import apply_affine
 from scipy.ndimage import distance_transform_edt
 
@@ -14,9 +16,13 @@ from voxelocity.core.axis_order import turn_onto
 from voxelocity.core.volume import Grid
 from voxelocity.data.decode import read_scan
 from voxelocity_observe.core.errors import ScanError
+from voxelocity_observe.document.curves import VIEWS, Shadow
 
 # Of an image, so that a few bright voxels do not set its scale.
 _DARKEST, _BRIGHTEST = 1.0, 99.0
+# Of the points of streamlines; an image of another space holds fewer.
+_LEAST_WITHIN = 0.95
+_SHADOW_PIXELS = 96
 
 
 class ImageSampler(torch.nn.Module):
@@ -140,3 +146,43 @@ def _read(path: Path) -> tuple[Grid, np.ndarray[Any, Any]]:
     values = np.asarray(voxels, np.float32)
     # Some tools write a fourth axis of one.
     return grid, values[0] if len(values) == 1 else np.moveaxis(values, 0, -1)
+
+
+def find_image(data: Path, named: str) -> Path | None:
+    """The image to show behind streamlines: the one that the model sees, or a T1 next to the data; None without any."""
+    if named:
+        return Path(named)
+    found = sorted(data.glob("*.nii*")) if data.is_dir() else []
+    return next((path for path in found if "t1" in path.name.lower().split(".")[0].split("_")), None)
+
+
+def read_shadows(image: Path, points_mm: np.ndarray[Any, Any]) -> dict[str, Shadow]:
+    """An image as `VIEWS` looks at it, to lie behind streamlines; nothing where these leave its grid.
+
+    Args:
+        image: (x, y, z), such as T1.
+        points_mm: (..., 3) in RAS mm.
+
+    Raises:
+        ScanError: the image cannot be read.
+    """
+    grid, values = _read(image)
+    if values.ndim != 3:
+        return {}
+    index = apply_affine(np.linalg.inv(grid.matrix), points_mm)
+    is_within = ((index > -0.5) & (index < np.array(values.shape) - 0.5)).all(axis=-1)
+    if is_within.mean() < _LEAST_WITHIN:
+        return {}
+    turn = orientations.io_orientation(grid.matrix)
+    turned = orientations.apply_orientation(_scaled(values), turn)
+    # Of a tilted grid these are the edges of its box.
+    corners = apply_affine(grid.matrix, np.array(list(itertools.product(*((-0.5, n - 0.5) for n in values.shape)))))
+    low, high = corners.min(axis=0), corners.max(axis=0)
+    shadows = {}
+    for view, (right, up) in VIEWS.items():
+        picture = turned.mean(axis=3 - right - up).T[::-1]
+        every = max(1, max(picture.shape) // _SHADOW_PIXELS)
+        picture = picture[::every, ::every] / max(float(picture.max()), 1e-6)
+        extent_mm = (float(low[right]), float(high[right]), float(low[up]), float(high[up]))
+        shadows[view] = Shadow(picture=picture, extent_mm=extent_mm)
+    return shadows

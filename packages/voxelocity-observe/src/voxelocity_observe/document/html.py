@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxelocity_observe.core.whole_file import write_whole
-from voxelocity_observe.document.blocks import Document, Table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
+
+    from voxelocity_observe.document.blocks import Document
 
 _BEFORE_UNIT_OR_SMALLER_PART = re.compile(
     r"(?<=\d) (?=(?:%|ms|s|min|h|d|mm|times|[KMGT]iB)(?!\w))|(?<=\d min) (?=\d+ s\b)|(?<=\d h) (?=\d+ min\b)"
@@ -59,7 +60,8 @@ def embedded(document: Document) -> str:
 
 def _frame_px(document: Document) -> int:
     """Height of a frame around the document: all of a short one; a long one scrolls."""
-    sizes = [len(block.rows) if isinstance(block, Table) else 8 for part in document.sections for block in part.blocks]
+    blocks = [block for section in document.sections for block in section.blocks]
+    sizes = [len(getattr(block, "rows", range(8))) for block in blocks]
     return min(_HEAD_PX + _ROW_PX * (sum(sizes) + 3 * len(sizes)), _MOST_PX)
 
 

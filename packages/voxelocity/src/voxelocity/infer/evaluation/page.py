@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 
 from voxelocity.core.records import CaseScore
-from voxelocity.infer.evaluation.evaluate import Evaluation
 from voxelocity.infer.evaluation.pairs import EVALUATION_FILES
 from voxelocity.metrics import summarize
 from voxelocity.report import score_table
@@ -35,6 +34,10 @@ from voxelocity_observe.core.quantities import count_text, dice_text, joined, li
 from voxelocity_observe.core.whole_file import write_whole
 from voxelocity_observe.document import Document, document_view, write_figures, write_page
 from voxelocity_observe.document.blocks import Block, Card, Folded, Lines, Section, Table, Text, fact_table
+
+if TYPE_CHECKING:
+    # An evaluation shows itself by this module.
+    from voxelocity.infer.evaluation.evaluate import Evaluation
 
 PAGE, JSON, TABLE = EVALUATION_FILES
 _ABOUT_SCORES = f"Each case on its own grid. {help_text(CLASS_COLUMNS)}"

@@ -12,17 +12,15 @@ from voxelocity.report.records import DatasetFacts
 from voxelocity_lab.bench import switched
 from voxelocity_lab.bench.phantom import PhantomSet
 from voxelocity_lab.bench.switched import (
-    NEED_CUDA,
-    SWITCHES,
     SwitchSettings,
     losses_by_stretch,
-    make_switch,
     run_switch,
     steady_images_per_s,
     train_afresh,
     train_both,
     warm_up_s,
 )
+from voxelocity_lab.bench.switches import NEED_CUDA, SWITCHES, make_switch
 from voxelocity_observe.core.errors import InputError
 
 
@@ -194,7 +192,10 @@ def test_accuracy_is_paired_over_the_trainings_of_all_rounds(record):
 
 def test_every_figure_that_all_runs_have_is_compared_within_rounds(record):
     found = {comparison.title: comparison for comparison in record.comparisons[1:]}
-    assert list(found) == ["More time for the first steps", "Whole training", "Peak main memory", "Final Dice"]
+    assert list(found) == [
+        "More time for the first steps", "Whole training", "Peak main memory", "Final Dice", "Steps to Dice 0.8",
+        "Time to Dice 0.8",
+    ]  # fmt: skip
     on, off = found["Peak main memory"].figures
     assert (on.values, off.values) == ((200.0, 200.0), (300.0, 300.0))
     assert found["Peak main memory"].ratios(off) == (1.5, 1.5)

@@ -7,6 +7,7 @@ frozen dataclass that says what it stands for; `scenarios` lists them. `switched
 
 from voxelocity_lab.bench.comparison import comparison_section
 from voxelocity_lab.bench.scenarios import NAMES, run_scenario
-from voxelocity_lab.bench.switched import SWITCHES, run_switch
+from voxelocity_lab.bench.switched import run_switch
+from voxelocity_lab.bench.switches import SWITCHES
 
 __all__ = ["NAMES", "SWITCHES", "comparison_section", "run_scenario", "run_switch"]

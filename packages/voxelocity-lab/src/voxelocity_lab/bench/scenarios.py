@@ -11,7 +11,7 @@ from voxelocity_lab.bench import build, cache, monai_chains, patches, training, 
 from voxelocity_lab.bench.comparison import Comparison, Record
 from voxelocity_lab.bench.peers import versions
 from voxelocity_lab.bench.phantom import TINY_KEYS, BenchFolders, PhantomSet, real_data, work_folder
-from voxelocity_lab.bench.switched import SWITCHES
+from voxelocity_lab.bench.switches import SWITCHES
 from voxelocity_observe.core.environment import environment
 from voxelocity_observe.core.errors import InputError, did_you_mean
 

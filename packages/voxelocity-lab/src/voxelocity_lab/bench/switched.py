@@ -8,7 +8,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from voxelocity.report import (
     paired_trainings,
     read_run,
     scores_to_compare,
+    seconds_to_reach,
     unlearned_notices,
     with_command,
 )
@@ -30,8 +31,8 @@ from voxelocity.report.summary import mean_dice
 from voxelocity_lab.bench.comparison import BenchSide, Better, Comparison, Figure, Record, compare, comparison_section
 from voxelocity_lab.bench.phantom import SIX_ORGANS, TINY_KEYS, PhantomSet, phantom_table, work_folder
 from voxelocity_lab.bench.processes import run_python
+from voxelocity_lab.bench.switches import SWITCHES, Switch, make_switch
 from voxelocity_observe.core.environment import environment
-from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.host import default_cache_folder
 from voxelocity_observe.core.quantities import signed_text
 from voxelocity_observe.document.blocks import Section, Table, Text
@@ -41,99 +42,6 @@ TrainOnce = Callable[[Path, Path, Mapping[str, Any], Mapping[str, str]], None]
 
 _NUM_STRETCHES = 8
 _QUICK_NOTICE = "These trainings are tiny, to see that they run here; their figures mean nothing."
-
-
-@dataclass(frozen=True)
-class Switch:
-    """One setting, off and on; everything else of the two trainings is equal.
-
-    Attributes:
-        name: as in `voxelocity bench NAME`.
-        title: what is compared, in words.
-        labels: of the training without it and of the one with it.
-        keys: of the plan, each with its values off and on.
-        on_environ: variables of the process that trains with it.
-        published: what others have published about it, and where; empty where we know of nothing.
-    """
-
-    name: str
-    title: str
-    labels: tuple[str, str]
-    keys: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    on_environ: Mapping[str, str] = field(default_factory=dict)
-    published: str = ""
-
-    @property
-    def off(self) -> dict[str, Any]:
-        """Keys of the plan without the setting."""
-        return {key: values[0] for key, values in self.keys.items()}
-
-    @property
-    def on(self) -> dict[str, Any]:
-        """Keys of the plan with it."""
-        return {key: values[1] for key, values in self.keys.items()}
-
-
-NEED_CUDA = {
-    "tf32": "TF32 is a format of its matrix units",
-    "cudnn-benchmark": "cuDNN is its library",
-    "allocator": "the setting is about its memory",
-}
-"""Switches that only make sense on a GPU, and why."""
-
-_SWITCHES = (
-    Switch(
-        "amp",
-        "mixed precision: bfloat16 against float32",
-        ("float32", "bfloat16"),
-        # The plan takes another memory format with another number format, and only one of them is compared here.
-        {"precision.compute": ("float32", "bfloat16"), "precision.channels_last": (True, True)},
-        published=(
-            "Published for mixed precision on a GPU: 1.11 times as fast, and 2892 MB of device memory became 1829 MB, "
-            "1.58 times less. That was another network on other hardware: the figures here are not to be compared "
-            "with it."
-        ),
-    ),
-    Switch("compile", "torch.compile against the uncompiled network", ("not compiled", "compiled"),
-           {"precision.compile": ("none", "default")}),
-    Switch("memory-format", "channels innermost (channels_last_3d) against channels outermost",
-           ("contiguous", "channels_last_3d"), {"precision.channels_last": (False, True)}),
-    Switch("muon", "Muon against AdamW, each with its learning rate", ("AdamW", "Muon"),
-           {"optimizer.name": ("adamw", "muon"), "optimizer.learning_rate": (4e-3, 8e-3)}),
-    Switch("stem", "DynUNet at half the resolution against DynUNet", ("no stem", "stem of stride 2"),
-           {"network.stem_stride": ([1, 1, 1], [2, 2, 2])}),
-    Switch("ramp", "augmentation that rises over 50 epochs against all of it from the start", ("all of it", "rising"),
-           {"data.augment.ramp_epochs": (0, 50)}),
-    Switch("average", "a running average of the weights against the last ones", ("last weights", "average"),
-           {"optimizer.average_decay": (0.0, 0.98)}),
-    # In float32, or there would be little for TF32 to do.
-    Switch("tf32", "TF32 against float32 in full", ("float32", "TF32"),
-           {"precision.compute": ("float32", "float32"), "backend.tf32": (False, True)}),
-    Switch("cudnn-benchmark", "cuDNN's algorithms tried against its own guess", ("guessed", "tried"),
-           {"backend.cudnn_benchmark": (False, True)}),
-    Switch("allocator", "torch's allocator with segments that grow against segments of fixed size",
-           ("fixed", "expandable"), on_environ={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}),
-)  # fmt: skip
-SWITCHES = {switch.name: switch for switch in _SWITCHES}
-
-
-def make_switch(name: str, machine: Machine) -> Switch:
-    """The setting of this name on this machine.
-
-    Raises:
-        InputError: it means nothing without a CUDA device.
-    """
-    if machine.device != "cuda" and name in NEED_CUDA:
-        raise InputError(
-            f"bench: '{name}' needs a CUDA device ({NEED_CUDA[name]}), and torch sees none here; choose one of "
-            f"{', '.join(other for other in SWITCHES if other not in NEED_CUDA)}"
-        )
-    switch = SWITCHES[name]
-    if name == "amp" and machine.device == "cuda" and not machine.fast_bfloat16:
-        keys = {**switch.keys, "precision.compute": ("float32", "float16")}
-        title = switch.title.replace("bfloat16", "float16")
-        return replace(switch, title=title, labels=("float32", "float16"), keys=keys)
-    return switch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,11 +112,11 @@ def run_switch(
     machine = machine or survey("auto", cache_folder=default_cache_folder())
     switch, settings = make_switch(name, machine), _QUICK if quick else SwitchSettings()
     speed, off, on = train_both(switch, settings, work_folder(work), train=train or train_afresh, on_run=on_run)
-    comparisons = (speed, *_measured(switch, off, on))
+    target = highest_common_target([run.best_validation for run in (*off, *on)])
+    comparisons = (speed, *_measured(switch, off, on, target))
     losses = [_mean_losses(runs) for runs in (off, on)]
     command = f"voxelocity bench {name}" + (" --quick" if quick else "")
     words = machine.device_name if machine.device == "cuda" else str(environment()["cpu"])
-    target = highest_common_target([run.best_validation for run in (*off, *on)])
     # Medians over the rounds, curves and settings of the first round.
     labeled = [
         median_run([label_run(run, label, target_dice=target) for run in runs])
@@ -319,7 +227,9 @@ def _peak_mib(run: RunFacts, name: str) -> float | None:
     return None if num_bytes is None else num_bytes / 2**20
 
 
-_MEASURES: tuple[tuple[str, str, Better, Callable[[RunFacts], float | None]], ...] = (
+Measure = tuple[str, str, Better, Callable[[RunFacts], float | None]]
+"""What is measured, its unit, which is better, and its value of a run; None where the run does not know it."""
+_MEASURES: tuple[Measure, ...] = (
     ("More time for the first steps", "s", "smaller", warm_up_s),
     ("Whole training", "s", "smaller", lambda run: run.seconds),
     ("Peak main memory", "MiB", "smaller", lambda run: _peak_mib(run, "peak_host_bytes")),
@@ -328,10 +238,24 @@ _MEASURES: tuple[tuple[str, str, Better, Callable[[RunFacts], float | None]], ..
 )
 
 
-def _measured(switch: Switch, off: Sequence[RunFacts], on: Sequence[RunFacts]) -> list[Comparison]:
+def _to_target(target_dice: float) -> tuple[Measure, Measure]:
+    """Steps and seconds until a validation reached the target, to the nearest validation."""
+
+    def first(run: RunFacts, name: str) -> float | None:
+        return seconds_to_reach([(getattr(record, name), record.mean_dice) for record in run.validations], target_dice)
+
+    return (
+        (f"Steps to Dice {target_dice:g}", "steps", "smaller", lambda run: first(run, "step")),
+        (f"Time to Dice {target_dice:g}", "s", "smaller", lambda run: first(run, "time_s")),
+    )
+
+
+def _measured(
+    switch: Switch, off: Sequence[RunFacts], on: Sequence[RunFacts], target_dice: float | None
+) -> list[Comparison]:
     """What else all runs know, the setting first."""
     found = []
-    for title, unit, better, measure in _MEASURES:
+    for title, unit, better, measure in (*_MEASURES, *(_to_target(target_dice) if target_dice else ())):
         figures = [
             Figure(name=label, note="", values=tuple(value for run in runs if (value := measure(run)) is not None))
             for label, runs in zip(switch.labels[::-1], (on, off), strict=True)

@@ -18,6 +18,7 @@ from voxelocity.report.labeled import (
     median_run,
     pair_runs,
     scores_to_compare,
+    seconds_to_reach,
     unlearned_notices,
 )
 from voxelocity.report.page import render_page
@@ -57,6 +58,7 @@ __all__ = [
     "render_progress_png",
     "score_table",
     "scores_to_compare",
+    "seconds_to_reach",
     "slices_block",
     "unlearned_notices",
     "volume_table",

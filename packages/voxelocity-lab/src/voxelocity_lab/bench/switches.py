@@ -1,0 +1,127 @@
+"""The settings that `voxelocity bench NAME` trains off and on, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from voxelocity.planning import Machine
+from voxelocity_observe.core.errors import InputError
+
+# Of every published figure: what it was measured on decides it.
+_ELSEWHERE = "That was another network on other hardware: the figures here are not to be compared with it."
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One setting, off and on; everything else of the two trainings is equal.
+
+    Attributes:
+        name: as in `voxelocity bench NAME`.
+        title: what is compared, in words.
+        labels: of the training without it and of the one with it.
+        keys: of the plan, each with its values off and on.
+        on_environ: variables of the process that trains with it.
+        published: what others have published about it, and where; empty where we know of nothing.
+    """
+
+    name: str
+    title: str
+    labels: tuple[str, str]
+    keys: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    on_environ: Mapping[str, str] = field(default_factory=dict)
+    published: str = ""
+
+    @property
+    def off(self) -> dict[str, Any]:
+        """Keys of the plan without the setting."""
+        return {key: values[0] for key, values in self.keys.items()}
+
+    @property
+    def on(self) -> dict[str, Any]:
+        """Keys of the plan with it."""
+        return {key: values[1] for key, values in self.keys.items()}
+
+
+NEED_CUDA = {
+    "tf32": "TF32 is a format of its matrix units",
+    "cudnn-benchmark": "cuDNN is its library",
+    "allocator": "the setting is about its memory",
+}
+"""Switches that only make sense on a GPU, and why."""
+
+# Where steps to a target are what counts; the speed under way is that of steps alone.
+_WATCHED_OFTEN = {"train.validate_every_steps": (20, 20)}
+_SWITCHES = (
+    Switch(
+        "amp",
+        "mixed precision: bfloat16 against float32",
+        ("float32", "bfloat16"),
+        # The plan takes another memory format with another number format, and only one of them is compared here.
+        {"precision.compute": ("float32", "bfloat16"), "precision.channels_last": (True, True)},
+        published=(
+            "Published for mixed precision on a GPU: 1.11 times as fast, and 2892 MB of device memory became 1829 MB, "
+            f"1.58 times less. {_ELSEWHERE}"
+        ),
+    ),
+    Switch("compile", "torch.compile against the uncompiled network", ("not compiled", "compiled"),
+           {"precision.compile": ("none", "default")}),
+    Switch("memory-format", "channels innermost (channels_last_3d) against channels outermost",
+           ("contiguous", "channels_last_3d"), {"precision.channels_last": (False, True)}),
+    Switch("muon", "Muon against AdamW, each with its learning rate", ("AdamW", "Muon"),
+           {"optimizer.name": ("adamw", "muon"), "optimizer.learning_rate": (4e-3, 8e-3)}),
+    Switch(
+        "caching", "prepared cases kept in memory against files read again at each draw", ("read again", "cached"),
+        {"data.cache.tier": ("none", "memory")},
+        published=f"MONAI's guide gives 10 times for an epoch from cached data. {_ELSEWHERE}",
+    ),
+    Switch(
+        "thread-buffer", "batches made ahead in a thread (MONAI's ThreadBuffer) against in the training thread",
+        ("in turn", "ahead"), {"data.feed.num_threads": (0, 1)},
+        published=f"MONAI's guide gives 50.7 s without ThreadBuffer and 31.1 s with it. {_ELSEWHERE}",
+    ),
+    Switch(
+        "dice-ce", "Dice plus cross-entropy against Dice alone", ("Dice", "Dice and cross-entropy"),
+        {"loss.name": ("dice", "dice_ce"), **_WATCHED_OFTEN},
+        published=f"MONAI's guide gives 50 epochs to a target in place of 200 by DiceCE. {_ELSEWHERE}",
+    ),
+    Switch(
+        "novograd", "NovoGrad against AdamW, each with its learning rate", ("AdamW", "NovoGrad"),
+        {"optimizer.name": ("adamw", "novograd"), "optimizer.learning_rate": (4e-3, 4e-2), **_WATCHED_OFTEN},
+        published=f"MONAI's guide gives 30 epochs to a target in place of 50 by Novograd. {_ELSEWHERE}",
+    ),
+    Switch("stem", "DynUNet at half the resolution against DynUNet", ("no stem", "stem of stride 2"),
+           {"network.stem_stride": ([1, 1, 1], [2, 2, 2])}),
+    Switch("ramp", "augmentation that rises over 50 epochs against all of it from the start", ("all of it", "rising"),
+           {"data.augment.ramp_epochs": (0, 50)}),
+    Switch("average", "a running average of the weights against the last ones", ("last weights", "average"),
+           {"optimizer.average_decay": (0.0, 0.98)}),
+    # In float32, or there would be little for TF32 to do.
+    Switch("tf32", "TF32 against float32 in full", ("float32", "TF32"),
+           {"precision.compute": ("float32", "float32"), "backend.tf32": (False, True)}),
+    Switch("cudnn-benchmark", "cuDNN's algorithms tried against its own guess", ("guessed", "tried"),
+           {"backend.cudnn_benchmark": (False, True)}),
+    Switch("allocator", "torch's allocator with segments that grow against segments of fixed size",
+           ("fixed", "expandable"), on_environ={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}),
+)  # fmt: skip
+SWITCHES = {switch.name: switch for switch in _SWITCHES}
+
+
+def make_switch(name: str, machine: Machine) -> Switch:
+    """The setting of this name on this machine.
+
+    Raises:
+        InputError: it means nothing without a CUDA device.
+    """
+    if machine.device != "cuda" and name in NEED_CUDA:
+        raise InputError(
+            f"bench: '{name}' needs a CUDA device ({NEED_CUDA[name]}), and torch sees none here; choose one of "
+            f"{', '.join(other for other in SWITCHES if other not in NEED_CUDA)}"
+        )
+    switch = SWITCHES[name]
+    if name == "amp" and machine.device == "cuda" and not machine.fast_bfloat16:
+        keys = {**switch.keys, "precision.compute": ("float32", "float16")}
+        title = switch.title.replace("bfloat16", "float16")
+        return replace(switch, title=title, labels=("float32", "float16"), keys=keys)
+    return switch

@@ -64,7 +64,7 @@ def train(
             step=step,
             make_batch=lambda number, share: make(number),
             config=config,
-            **{"num_items": 8, "num_threads": 0, **(job_values or {})},
+            **{"num_items": 8, "num_threads": 0, "unit": "items", **(job_values or {})},
         )
         state = fit(run, job)
     return state, network.state_dict()

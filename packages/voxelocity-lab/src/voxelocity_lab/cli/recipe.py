@@ -67,13 +67,16 @@ def recipe(
     from voxelocity_observe.core.host import default_cache_folder
     from voxelocity_observe.sinks import choose_sinks
 
+    console = PlainConsole(quiet=read_place().rank > 0)
+    # What follows may take minutes before the first step.
+    console.print(f"{name}: reading {data}", highlight=False, soft_wrap=True)
     machine = survey(request.device, cache_folder=default_cache_folder())
     call = Call(
         data=data,
         out=out,
         device=machine.torch_device,
         fast_bfloat16=machine.fast_bfloat16,
-        console=PlainConsole(),
+        console=console,
         seed=request.seed,
         time_budget_s=request.time_budget_s,
         overrides=overrides,

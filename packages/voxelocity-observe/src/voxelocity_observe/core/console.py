@@ -6,24 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn
 from rich.segment import Segment
-from rich.table import Column
 from rich.text import Text
 
 from voxelocity_observe.core.terminal_text import printable_lines
-
-_BAR_COLUMNS = 24
-
-
-def short_bar(console: Console) -> BarColumn:
-    """A progress bar that leaves most of a line to the words next to it."""
-    return BarColumn(bar_width=min(_BAR_COLUMNS, console.width // 4))
-
-
-def folded() -> Column:
-    """The place of words next to a bar, where a narrow terminal gets several lines rather than a part of one."""
-    return Column(overflow="fold")
 
 
 class PlainConsole(Console):

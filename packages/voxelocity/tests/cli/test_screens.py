@@ -72,10 +72,11 @@ def test_no_command_loses_a_letter_at_any_width(voxelocity, screens, own_msd, ti
             ("plan", own_msd, *sets, "--memory"),
             ("report", run, cv / "fold_1"),
             ("report", run, "-o", tmp_path / "page.html"),
-            ("init", own_msd, "-o", tmp_path / "described"),
             ("cache", "ls", tmp_path / "cache"),
         )
     ]
+    described.unlink()
+    voxelocity("init", own_msd).succeeded()
     assert len(screens) > 30
     assert_whole(screens)
     assert not plurals_of_one("\n".join(out))

@@ -115,7 +115,7 @@ def test_a_training_that_may_end_early_is_late_for_sure_only_by_what_follows_it(
 
 @pytest.mark.parametrize(
     ("trained_s", "progress", "expected_s", "is_due"),
-    [(12.0, 0.24, 2.0, True), (9.0, 0.18, 2.0, False), (12.0, 0.24, 3.0, False), (2.0, 0.5, 0.01, False)],
+    [(12.0, 0.24, 0.9, True), (9.0, 0.18, 0.9, False), (12.0, 0.24, 1.1, False), (2.0, 0.5, 0.01, False)],
 )
 def test_a_first_dice_is_due_after_a_fifth_of_the_training_if_it_is_cheap(trained_s, progress, expected_s, is_due):
     assert first_dice_is_due(trained_s, progress=progress, expected_s=expected_s) == is_due

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from voxelocity.core.scan_formats import NAMED_FORMATS, OUTPUTS, format_names, i
 from voxelocity.infer.runtimes.table import RUNTIMES
 from voxelocity_observe.cli import interrupt
 from voxelocity_observe.cli.asking import Asked, options_of
+from voxelocity_observe.core.errors import InterruptedRunError
 
 if TYPE_CHECKING:
     # Imports torch, which --help does not need.
@@ -77,6 +79,13 @@ def predict(asked: Asked[PredictRequest], model: _Model, inputs: _Inputs, dry_ru
     try:
         with interrupt.is_raised(), phase("predict", color="gold"):
             written = predict_scans(request, hooks)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(
+            f"predict: stopped by Ctrl-C; {count_text(screen.num_written, 'prediction')} of this command "
+            f"{'is' if screen.num_written == 1 else 'are'} in {request.out}; the same command with --resume predicts "
+            "the other scans",
+            signal_number=signal.SIGINT,
+        ) from None
     finally:
         if screen.volumes:
             console.print(volume_table(screen.volumes))
@@ -100,11 +109,13 @@ class _Screen:
     """A line for each scan, above the bar.
 
     Attributes:
+        num_written: predictions.
         volumes: by class name, voxels and milliliters in each scan.
     """
 
     def __init__(self, console: PlainConsole) -> None:
         self._console = console
+        self.num_written = 0
         self.volumes: dict[str, list[tuple[int, float]]] = {}
 
     def say(self, text: str, style: str = "") -> None:
@@ -116,6 +127,7 @@ class _Screen:
     def show(self, scan: PredictedScan) -> None:
         from voxelocity_observe.core.quantities import duration_text, ml_text
 
+        self.num_written += 1
         for name, num_voxels in scan.num_voxels.items():
             self.volumes.setdefault(name, []).append((num_voxels, num_voxels * scan.voxel_ml))
         largest = sorted(scan.num_voxels, key=lambda name: -scan.num_voxels[name])[:_SHOWN_CLASSES]

@@ -112,7 +112,8 @@ def _fill_own(session: Session, *, first_step: int, skipped: Collection[str], sk
                 on_spec=compiling.begin,
                 first=place.local_rank * len(first) // place.local_size,
             )
-            progress.finish(facts)
+            if not session.stop:
+                progress.finish(facts)
             load_s = facts.seconds / facts.num_prepared if facts.num_prepared else None
             classes = dict(facts.classes)
     session.stop.check()

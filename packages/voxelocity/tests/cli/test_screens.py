@@ -12,6 +12,7 @@ import pytest
 
 from shared.examples import widths
 from voxelocity_observe.core.console import PlainConsole
+from voxelocity_observe.core.progress_bar import WorkProgress
 
 # Words that end like a plural and are none, or that count something else: "1 is", "fold 1 has".
 _NO_PLURALS = {"loss", "class", "pass", "this", "was", "has", "is", "its", "channels_last", "axis"}
@@ -19,7 +20,7 @@ _NO_PLURALS = {"loss", "class", "pass", "this", "was", "has", "is", "its", "chan
 
 @pytest.fixture
 def screens(monkeypatch):
-    """What was printed with a console, as it can be printed again."""
+    """What was printed with a console, as it can be printed again, and where bars began."""
     kept = []
     for name in ("print", "rule"):
         method = getattr(PlainConsole, name)
@@ -29,6 +30,13 @@ def screens(monkeypatch):
             _method(self, *objects, **options)
 
         monkeypatch.setattr(PlainConsole, name, keep)
+    enter = WorkProgress.__enter__
+
+    def begin(self):
+        kept.append(("bar", (), {}))
+        return enter(self)
+
+    monkeypatch.setattr(WorkProgress, "__enter__", begin)
     yield kept
     monkeypatch.undo()
 
@@ -42,12 +50,31 @@ def text_of(screen, width):
 
 def assert_whole(screens):
     """Of what must not be lost: letters and digits. What is shown twice in narrow terminals may be."""
-    for screen in screens:
+    for screen in (screen for screen in screens if screen[0] != "bar"):
         whole = Counter(filter(str.isalnum, text_of(screen, 10_000)))
         for width in widths():
             text = text_of(screen, width)
             assert not whole - Counter(filter(str.isalnum, text)), (width, text)
             assert "\u2026" not in text, (width, text)
+
+
+def lines_before_the_first_bar(screens):
+    """In a terminal of 100 columns."""
+    names = [screen[0] for screen in screens]
+    return sum(len(text_of(screen, 100).splitlines()) for screen in screens[: names.index("bar")])
+
+
+def test_few_lines_come_before_the_first_bar(voxelocity, screens, tiny_msd, tiny_sets, tmp_path):
+    sets, run, predicted = (*tiny_sets, "--device", "cpu"), tmp_path / "cv" / "fold_0", tmp_path / "predicted"
+    for most, words in (
+        (12, ("train", tiny_msd, "-o", tmp_path / "run", *sets)),
+        (12, ("train", tiny_msd, "-o", tmp_path / "cv", "--folds", "0,1", *sets)),
+        (3, ("predict", run, tiny_msd / "imagesTr", "-o", predicted, "--device", "cpu")),
+        (3, ("evaluate", predicted, tiny_msd, "-o", tmp_path / "evaluated")),
+    ):
+        screens.clear()
+        voxelocity(*words).succeeded()
+        assert lines_before_the_first_bar(screens) <= most, words[0]
 
 
 def plurals_of_one(text):
@@ -72,7 +99,7 @@ def test_no_command_loses_a_letter_at_any_width(voxelocity, screens, own_msd, ti
             ("plan", own_msd, *sets, "--memory"),
             ("report", run, cv / "fold_1"),
             ("report", run, "-o", tmp_path / "page.html"),
-            ("cache", "ls", tmp_path / "cache"),
+            ("cache", "ls", tmp_path),
         )
     ]
     described.unlink()

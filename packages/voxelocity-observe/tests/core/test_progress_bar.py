@@ -76,9 +76,12 @@ def test_a_terminal_has_a_bar():
     assert "half" in file.getvalue()
 
 
-def test_a_log_gets_a_line_every_few_seconds_with_the_time_left():
+@pytest.mark.parametrize(("is_terminal", "kind"), [(False, "xterm"), (True, "dumb")])
+def test_a_log_gets_a_line_every_few_seconds_with_the_time_left(is_terminal, kind):
     clock, file = FakeClock(), io.StringIO()
-    console = PlainConsole(file=file, force_jupyter=False, force_terminal=False, width=40)
+    console = PlainConsole(
+        file=file, force_jupyter=False, force_terminal=is_terminal, width=40, color_system=None, _environ={"TERM": kind}
+    )
     with WorkProgress(console, clock=clock) as progress:
         assert not progress.is_bar
         for _ in progress.each(range(10), "predicting the piece [b]"):

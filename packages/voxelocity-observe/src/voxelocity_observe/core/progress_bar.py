@@ -43,10 +43,11 @@ class PlainProgress(Progress):
         self, *columns: str | ProgressColumn, console: Console, clock: Clock = system_clock, **options: Any
     ) -> None:
         self._is_in_notebook = console.is_jupyter
-        self.is_shown = self._is_in_notebook or console.is_terminal
+        # Nothing can be drawn again in a terminal without a cursor (TERM=dumb).
+        is_live = console.is_terminal and not (console.is_dumb_terminal or self._is_in_notebook)
+        self.is_shown = self._is_in_notebook or is_live
         self._clock, self._drawn_s = clock, -_NOTEBOOK_PERIOD_S
         self._cell: Any = None
-        is_live = console.is_terminal and not self._is_in_notebook
         super().__init__(*columns, console=console, transient=True, disable=not is_live, **options)
 
     def start(self) -> None:

@@ -129,7 +129,7 @@ def test_a_stopped_command_continues_where_it_was_and_leads_to_pictures(name, nu
     assert "Traceback" not in stopped.stderr
     earlier = {path: path.stat().st_mtime_ns for path in out.glob("fold_*/model.safetensors")}
     assert len(earlier) == trial.before // trial.steps, "finished folds"
-    assert not (out / "report.html").exists()
+    assert not (out / "scores.json").exists()
 
     again = run(COMMAND, more=["--resume"])
     assert again.returncode == 0, again.stderr

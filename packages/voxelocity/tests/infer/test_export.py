@@ -254,7 +254,7 @@ def test_a_file_without_a_checksum_is_not_opened(own_export, name):
 def test_an_export_refuses_another_runtime(exports, tiny_msd, tmp_path):
     folder, _ = exports["onnx"]
     with pytest.raises(
-        InputError, match=f"{folder} is an export, which runs only in onnxruntime; leave --runtime compile"
+        InputError, match=f"{folder} is an export, which runs only in onnxruntime; leave runtime='compile' out"
     ):
         predict_files(folder, [tiny_msd / "imagesTr"], tmp_path, device=CPU, num_threads=1, runtime="compile")
 

@@ -37,7 +37,8 @@ def test_it_is_trained_validated_kept_and_predicted_with(tiny_msd, tiny_plan, tm
     scan = sorted((tiny_msd / "imagesTr").iterdir())[0]
     options = {"device": torch.device("cpu"), "num_threads": 1}
     with pytest.raises(
-        InputError, match="made by the code networks_of_mine:build; if you trust that code, give --network"
+        InputError,
+        match="made by the code networks_of_mine:build; if you trust that code, give factory='networks_of_mine:build'",
     ):
         voxelocity.predict(tmp_path / "run", [scan], tmp_path / "predictions", **options)
     with pytest.raises(InputError, match="made by the code networks_of_mine:build, not other:build; if you trust"):
@@ -63,7 +64,7 @@ def test_a_model_of_voxelocity_needs_no_code(tiny_msd, tiny_plan, tmp_path):
     (tmp_path / "run").mkdir()
     save_model(tmp_path / "run", build_network(spec.network, num_channels=1, num_classes=3, seed=0), spec)
     scan = sorted((tiny_msd / "imagesTr").iterdir())[0]
-    with pytest.raises(InputError, match="is one of Voxelocity's; leave --network a:b out"):
+    with pytest.raises(InputError, match="is one of Voxelocity's; leave factory='a:b' out"):
         voxelocity.predict(
             tmp_path / "run", [scan], tmp_path / "out", factory="a:b", device=torch.device("cpu"), num_threads=1
         )

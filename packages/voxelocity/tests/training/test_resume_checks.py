@@ -191,6 +191,7 @@ def test_many_lines_are_cut_short():
         ),
         ("give --fold 1, --fold all, or leave out --from", "give fold=1, fold='all', or leave out start_from=..."),
         ("a longer --time-budget 5m on --device cpu", "a longer time_budget='5m' on device='cpu'"),
+        ("leave --from a:b out, --device x out", "leave start_from='a:b' out, device='x' out"),
         ("add --set data.cache.tier=disk.", 'add overrides={"data.cache.tier": "disk"}.'),
         ("`voxelocity train --resume a` or --no-such b--set-c", "`voxelocity train --resume a` or --no-such b--set-c"),
     ],

@@ -33,7 +33,8 @@ _UNKNOWN_TO_USERS = ("config", "infer")
 _WRITTEN = re.compile(
     r"`?voxelocity [a-z]+ [^`;,]*|--set (?P<key>[\w.]+)=(?P<value>[^\s;,)]*[^\s;,).])"
     r"|(?<!\S)(?P<flag>--?[a-z][a-z-]*)"
-    r"(?: (?:(?P<number>\d+)\b|(?P<word>all|cpu|cuda|eager|[\d.]+(?:s|m|h))\b|'(?P<quoted>[^'\n]*)'))?"
+    r"(?: (?:(?P<number>\d+)\b|(?P<word>all|cpu|cuda|eager|[\d.]+(?:s|m|h)|\w+(?= out\b)|[\w.]+:[\w.]*\w)\b"
+    r"|'(?P<quoted>[^'\n]*)'))?"
 )
 
 

@@ -65,7 +65,7 @@ def lines_before_the_first_bar(screens):
 
 
 def plurals_of_one(text):
-    return [found[0] for found in re.finditer(r"\b1 (?!of )([a-z]+s)\b", text) if found[1] not in _NO_PLURALS]
+    return [found[0] for found in re.finditer(r"(?<![\d.,])1 (?!of )([a-z]+s)\b", text) if found[1] not in _NO_PLURALS]
 
 
 def test_no_command_loses_a_letter_at_any_width_or_prints_much_before_its_first_bar(

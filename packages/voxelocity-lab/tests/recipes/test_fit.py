@@ -5,6 +5,7 @@ import itertools
 import os
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -64,7 +65,7 @@ def train(
             step=step,
             make_batch=lambda number, share: make(number),
             config=config,
-            **{"num_items": 8, "num_threads": 0, **(job_values or {})},
+            **{"num_items": 8, "num_threads": 0, "unit": "items", **(job_values or {})},
         )
         state = fit(run, job)
     return state, network.state_dict()
@@ -228,8 +229,13 @@ def test_recipes_of_segmentation_train_as_the_command_train_does(name, tmp_path,
     # So they have its switches, streams and system metrics.
     recipe = importlib.import_module(f"voxelocity_lab.recipes.{name}.recipe")
     cases, sink, trained = object(), object(), []
+
+    def run(*given):
+        trained.append(given)
+        return SimpleNamespace(headline="Mean foreground Dice 0.9", folder=tmp_path / "run")
+
     monkeypatch.setattr(recipe, {"brain": "_cases", "spleen": "_spleens"}[name], lambda given: cases)
-    monkeypatch.setattr("voxelocity_lab.recipes.segmentation.run_training", lambda *given: trained.append(given))
+    monkeypatch.setattr("voxelocity_lab.recipes.segmentation.run_training", run)
     recipe.train(call_of(tmp_path, tmp_path / "run", sinks=[sink], overrides={"backend.tf32": False}))
     ((given, request, context),) = trained
     assert (given, request.out) == (cases, tmp_path / "run")

@@ -34,3 +34,12 @@ def test_styles_and_line_breaks_stay():
     console = PlainConsole(file=file, width=40, force_terminal=True, color_system="standard", no_color=False)
     console.print(f"one {NAME}\ntwo", style="yellow", soft_wrap=True)
     assert file.getvalue() == f"\x1b[33mone {SHOWN}\x1b[0m\n\x1b[33mtwo\x1b[0m\n"
+
+
+@pytest.mark.parametrize("width", [20, 80])
+def test_the_title_of_a_rule_is_whole_at_any_width(width):
+    file = io.StringIO()
+    PlainConsole(file=file, width=width).rule("a title of thirty-six letters or so")
+    text = " ".join(file.getvalue().replace("\u2500", " ").split())
+    assert text == "a title of thirty-six letters or so"
+    assert "\u2500" in file.getvalue()

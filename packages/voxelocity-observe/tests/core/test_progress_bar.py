@@ -7,8 +7,9 @@ import types
 import pytest
 from rich.progress import BarColumn, TextColumn
 
+from voxelocity_observe.core.clock import FakeClock
 from voxelocity_observe.core.console import PlainConsole
-from voxelocity_observe.core.progress_bar import PlainProgress
+from voxelocity_observe.core.progress_bar import PlainProgress, WorkProgress
 
 
 @pytest.fixture
@@ -73,3 +74,29 @@ def test_a_terminal_has_a_bar():
         progress.refresh()
     assert progress.is_shown
     assert "half" in file.getvalue()
+
+
+@pytest.mark.parametrize(("is_terminal", "kind"), [(False, "xterm"), (True, "dumb")])
+def test_a_log_gets_a_line_every_few_seconds_with_the_time_left(is_terminal, kind):
+    clock, file = FakeClock(), io.StringIO()
+    console = PlainConsole(
+        file=file, force_jupyter=False, force_terminal=is_terminal, width=40, color_system=None, _environ={"TERM": kind}
+    )
+    with WorkProgress(console, clock=clock) as progress:
+        assert not progress.is_bar
+        for _ in progress.each(range(10), "predicting the piece [b]"):
+            clock.advance(60.0)
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 9
+    assert lines[4] == " 50%  predicting the piece [b] 6 of 10  5 min left"
+
+
+@pytest.mark.parametrize("width", [*range(40, 201, 20), 101])
+def test_the_words_next_to_a_bar_lose_no_letter_at_any_width(width):
+    words = "prepared 6789 of 12,345 cases of [b]Task04_HippocampusInVeryManyPieces[/b]  123.4 MiB/s  12 min 13 s left"
+    progress = WorkProgress(PlainConsole(file=io.StringIO(), width=width, force_terminal=True))
+    progress.update(0.5, words)
+    console = PlainConsole(file=io.StringIO(), width=width)
+    console.print(progress._bar.get_renderable())
+    text = "".join(console.file.getvalue().split()).replace("\u2501", "").replace("\u2578", "").replace("\u257a", "")
+    assert text == "".join(words.split())

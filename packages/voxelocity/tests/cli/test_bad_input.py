@@ -238,9 +238,9 @@ def test_a_folder_with_something_else_in_it_is_left_alone(train, tiny_msd, tmp_p
 
 def test_predict_needs_a_run_that_holds_a_model(voxelocity, tiny_msd, tmp_path):
     (tmp_path / "run").mkdir()
-    for run in (tmp_path / "run", tmp_path / "nowhere"):
+    for run, lacks in ((tmp_path / "run", "model.json"), (tmp_path / "nowhere", "does not exist")):
         ended = voxelocity("predict", run, tiny_msd / "imagesTr", "-o", tmp_path / "out", "--device", "cpu")
-        assert_refused(ended, str(run), "model.json", "name the folder of a finished run")
+        assert_refused(ended, str(run), lacks, "name the folder of a finished run")
     assert not (tmp_path / "out").exists()
 
 

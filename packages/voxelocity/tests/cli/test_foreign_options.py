@@ -43,6 +43,42 @@ def test_other_typing_errors_get_no_such_hint(voxelocity, tiny_msd):
     assert "voxelocity launch -n 2 train" in instead_of("--gpus", "train")
 
 
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("train DATA -o x -bs 4", "No such option: -bs. Write --set data.batch_size=4"),
+        ("train DATA -o x -tr Trainer", "No such option: -tr. Write `voxelocity plan DATASET`"),
+        ("train DATA -o x -f 0", "Write --fold 0, or --folds all"),
+        ("train 4 3d_fullres 0", "Write one data set: voxelocity train DATASET -o RUN"),
+        ("predict -i DATA -o x -d 4", "Write the scans without an option: voxelocity predict RUN INPUT -o OUT"),
+        ("predict RUN DATA -o x --folds 0", "voxelocity predict RUN/fold_0 RUN/fold_1 INPUT -o OUT"),
+        ("predict RUN DATA -o x --fast", "Write --runtime auto"),
+        ("predict RUN DATA -o x --step_size 0.5", "Write --set window.overlap=0.5 when you train"),
+        ("predict RUN DATA -o x --num_workers 3", "Write taskset"),
+        ("evaluate --pred x --gt DATA -o x", "Write folders without options: voxelocity evaluate PREDICTIONS TRUTH"),
+        ("tune DATA --lr 0.1", "Write --set optimizer.learning_rate=0.01"),
+        ("diagnose --steps 30 -- python x.py", "Write --seconds 60"),
+        ("bench patches --output b", "Write -o FOLDER"),
+        (
+            "recipe splen train DATA -o x",
+            "'splen' is not one of 'brain', 'pathology', 'spleen', 'tractography'; did you",
+        ),
+        ("inference x", "No such command 'inference'. Write voxelocity predict RUN INPUT -o OUT"),
+        ("nnUNetv2_train 4", "Write voxelocity train DATASET -o RUN"),
+        ("trian", "Did you mean 'train'?"),
+        ("train DATA_ -o x", "does not exist (did you mean DATA?)"),
+        ("predict DATA_ DATA -o x", "does not exist (did you mean DATA?)"),
+        ("report DATA_", "does not exist (did you mean DATA?)"),
+        ("evaluate DATA_ DATA -o x", "does not exist (did you mean DATA?)"),
+    ],
+)
+def test_what_users_of_other_tools_type_is_answered_with_what_to_write(voxelocity, tiny_msd, tmp_path, words, wanted):
+    told = voxelocity(*words.replace("DATA", str(tiny_msd)).replace("-o x", f"-o {tmp_path / 'x'}").split())
+    assert told.status == 2
+    assert wanted.replace("DATA?", f"{tiny_msd}?") in " ".join(told.err.split())
+    assert not (tmp_path / "x").exists()
+
+
 @pytest.mark.parametrize("command", ["train", "plan", "tune", "recipe", "predict"])
 def test_options_for_a_gpu_are_the_device(voxelocity, command):
     text = instead_of("--gpu", command)

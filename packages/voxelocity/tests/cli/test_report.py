@@ -184,4 +184,4 @@ def test_options_of_runs_are_refused_for_other_kinds(voxelocity, request, kind, 
 
 
 def test_a_folder_of_no_kind_is_refused_with_what_it_lacks(voxelocity, two, tmp_path):
-    assert_refused(voxelocity("report", two[0], tmp_path / "none"), "run.yaml")
+    assert_refused(voxelocity("report", two[0], tmp_path / "none"), "does not exist")

@@ -150,5 +150,5 @@ def test_a_plan_of_another_version_is_read_as_far_as_it_goes(write):
 
 
 def test_a_folder_that_holds_no_run_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"cannot read .*name the folder that `voxelocity train` wrote"):
+    with pytest.raises(InputError, match=r"none does not exist; name the folder of a run"):
         facts_of_run(tmp_path / "none")

@@ -77,7 +77,7 @@ def test_asking_ahead_does_not_bring_the_end_nearer():
         (300.0, 5.0, 0.0, 7.0, 142.0),
         (3600.0, 5.0, 0.0, 172.0, 1792.0),
         # Validations and what else came between took 20 s of the 80.
-        (100.0, 80.0, 60.0, 0.0, 17.0),
+        (100.0, 80.0, 60.0, 1.0, 17.0),
         (100.0, 95.0, 90.0, 2.0, 2.0),
     ],
 )
@@ -115,7 +115,12 @@ def test_a_training_that_may_end_early_is_late_for_sure_only_by_what_follows_it(
 
 @pytest.mark.parametrize(
     ("trained_s", "progress", "expected_s", "is_due"),
-    [(12.0, 0.24, 2.0, True), (9.0, 0.18, 2.0, False), (12.0, 0.24, 3.0, False), (2.0, 0.5, 0.01, False)],
+    [(12.0, 0.24, 0.9, True), (9.0, 0.18, 0.9, False), (12.0, 0.24, 1.1, False), (2.0, 0.5, 0.01, False)],
 )
 def test_a_first_dice_is_due_after_a_fifth_of_the_training_if_it_is_cheap(trained_s, progress, expected_s, is_due):
     assert first_dice_is_due(trained_s, progress=progress, expected_s=expected_s) == is_due
+
+
+def test_a_validation_of_a_hundredth_of_the_budget_is_never_shortened():
+    left = left_for_validation(100.0, now_s=60.0, stepped_s=1.0, report_s=3.0, validation_share=0.0)
+    assert left == pytest.approx((1.0, 1.0))

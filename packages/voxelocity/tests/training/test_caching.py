@@ -202,17 +202,5 @@ def test_closing_line_tells_what_was_done_and_how_fast(changes, closing):
 
 def test_bar_in_a_terminal_shows_cases_and_bytes_a_second():
     text = said(facts(), is_terminal=True)
-    assert "5/5" in text
+    assert "5 of 5 cases" in text
     assert "iB/s" in text
-
-
-@pytest.mark.parametrize("width", [*range(40, 201, 20), 101])
-def test_the_bar_of_the_cache_loses_no_letter_at_any_width(width):
-    progress = CacheProgress(Console(file=io.StringIO(), width=width, force_terminal=True), "memory", 12_345)
-    progress._bar.update(progress._task, completed=6_789, rate="123.4 MiB/s")
-    console = Console(file=io.StringIO(), width=width)
-    console.print(progress._bar.get_renderable())
-    text = "".join(console.file.getvalue().split())
-    letters = "preparing6789/12345123.4MiB/s"
-    assert all(text.count(letter) >= letters.count(letter) for letter in letters)
-    assert "\u2026" not in text

@@ -174,7 +174,7 @@ def test_a_log_gets_a_line_with_loss_dice_speed_and_time_left_every_few_seconds(
     with bar:
         for step in range(1, 13):
             clock.advance(1.0)
-            bar.update(step=step, **FACTS)
+            bar.show_steps(step=step, **FACTS)
             if step == 6:
                 bar.show_validation(6, 0.8451, True, num_cases=1, num_absent=0)
     lines = file.getvalue().splitlines()
@@ -189,7 +189,7 @@ def test_a_log_gets_a_line_with_loss_dice_speed_and_time_left_every_few_seconds(
 def test_a_bar_loses_no_letter_at_any_width(width):
     _, _, bar, _ = make_bar(width=width, force_terminal=True)
     bar.show_validation(1234, 0.8451, True, num_cases=16, num_absent=0)
-    bar.update(step=123_456, **FACTS)
+    bar.show_steps(step=123_456, **FACTS)
     console = Console(file=io.StringIO(), width=width)
     console.print(bar._bar.get_renderable())
     text = "".join(console.file.getvalue().split())
@@ -203,5 +203,5 @@ def test_a_target_does_not_hide_the_time_left():
     clock = FakeClock()
     bar = TerminalProgress(console, clock, target_dice=0.85)
     clock.advance(9.0)
-    bar.update(step=3, **FACTS)
+    bar.show_steps(step=3, **FACTS)
     assert console.file.getvalue().endswith("until Dice 0.85, at most 1 min 20 s left\n")

@@ -126,6 +126,12 @@ def test_what_ray_cannot_do_is_refused(monkeypatch, tiny_msd, tmp_path):
         ray_here.trainer(tiny_msd, tmp_path / "run", num_workers=2)
 
 
+def test_more_time_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ConfigError, match=r"launch -n 2 train --resume .*run --time-budget \+5m$"):
+        ray_here.trainer(tmp_path, tmp_path / "run", num_workers=2, time_budget="+5m")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.nightly
 def test_options_that_have_no_meaning_on_a_cluster_are_refused(cluster, tiny_msd, tmp_path):
     with pytest.raises(ConfigError, match=r"the option overwrite of voxelocity\.train cannot be used here"):

@@ -150,7 +150,7 @@ def test_windows_are_mirrored_only_near_a_target_which_mirrored_ones_alone_reach
 
 @pytest.mark.parametrize(
     ("training_s", "train", "num_cases"),
-    [(60.0, {}, 2), (3600.0, {}, 16), (1.0, {}, 1), (60.0, {"target_dice": 0.8}, 16),
+    [(60.0, {}, 1), (120.0, {}, 3), (3600.0, {}, 16), (1.0, {}, 1), (60.0, {"target_dice": 0.8}, 16),
      (60.0, {"validate_every_steps": 5}, 16), (60.0, {"validation_share": 0.33}, 13)],
 )  # fmt: skip
 def test_validations_on_the_way_leave_cases_out_rather_than_come_late(training_s, train, num_cases, monkeypatch):

@@ -50,8 +50,10 @@ class _RecipeRequest(UserRequest):
 @options_of(_RecipeRequest, texts={"log": f"Also log to {', '.join(TRACKERS)}."})
 def recipe(
     asked: Asked[_RecipeRequest],
-    name: Annotated[Name, typer.Argument(help="Which example.")],
-    action: Annotated[Action, typer.Argument(help="Train, predict with what was trained, both, or compare.")],
+    name: Annotated[Name, typer.Argument(help=f"Which example: {', '.join(get_args(Name))}.")],
+    action: Annotated[
+        Action, typer.Argument(help="train, predict with what was trained, both, or benchmark, to compare.")
+    ],
     data: Annotated[Path, typer.Argument(help="The data set; each recipe's page says what it takes.")],
     config: Annotated[Path | None, typer.Option("--config", help="YAML with settings of the recipe.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="One setting of the recipe: --set a.b=c.")] = None,
@@ -67,13 +69,16 @@ def recipe(
     from voxelocity_observe.core.host import default_cache_folder
     from voxelocity_observe.sinks import choose_sinks
 
+    console = PlainConsole(quiet=read_place().rank > 0)
+    # What follows may take minutes before the first step.
+    console.print(f"{name}: reading {data}", highlight=False, soft_wrap=True)
     machine = survey(request.device, cache_folder=default_cache_folder())
     call = Call(
         data=data,
         out=out,
         device=machine.torch_device,
         fast_bfloat16=machine.fast_bfloat16,
-        console=PlainConsole(),
+        console=console,
         seed=request.seed,
         time_budget_s=request.time_budget_s,
         overrides=overrides,

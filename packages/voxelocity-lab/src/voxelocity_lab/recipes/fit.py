@@ -34,7 +34,9 @@ from voxelocity.step import (
 from voxelocity.training.balancing import measure_shares
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
+from voxelocity.training.progress import TerminalProgress
 from voxelocity_lab.recipes.run import Run
+from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
 from voxelocity_observe.core.host import cpu_budget
 from voxelocity_observe.core.quantities import duration_text
@@ -107,6 +109,7 @@ class FitJob:
         config: of this training.
         num_items: of an epoch.
         num_threads: that make batches ahead.
+        unit: what items are, for the line of progress.
         reserve_s: of the time budget, for what follows.
         spares_cores: whether a step on a CPU leaves a core to each thread that makes batches. The threads of a step
             wait for each other after each operation, thus for the one whose core makes a batch; but a core that makes
@@ -119,6 +122,7 @@ class FitJob:
     config: FitConfig
     num_items: int
     num_threads: int
+    unit: str
     reserve_s: float = 0.0
     spares_cores: bool = False
 
@@ -190,6 +194,8 @@ class _Fit:
         self._share = _own_share(run, job)
         self._checkpoints = Checkpoints(run.folder.checkpoints, keep=config.keep)
         self._state = FitState()
+        console = run.console if run.world.is_leader else PlainConsole(quiet=True)
+        self._shown = TerminalProgress(console, run.clock, unit=job.unit)
         self._epoch_steps = max(1, job.num_items // config.batch_size)
         end_s = config.time_budget_s - job.reserve_s if config.time_budget_s else math.inf
         self._restore()
@@ -218,7 +224,8 @@ class _Fit:
         self._saved_s = window_s
         self._saved_step = state.step
         copier, threads = _Copier(self._make, self._step.device), self._job.num_threads
-        with OrderedPrefetch(copier, start=state.step, num_threads=threads, num_ahead=_NUM_AHEAD) as batches:
+        prefetch = OrderedPrefetch(copier, start=state.step, num_threads=threads, num_ahead=_NUM_AHEAD)
+        with self._shown, prefetch as batches:
             while True:
                 is_full, saves = clock() - window_s >= _WINDOW_S, self._save_is_due()
                 # The leader's clock decides for all ranks; a signal may have reached any of them.
@@ -270,18 +277,20 @@ class _Fit:
                 case_ids=(),
                 step=first,
             )
-        mean, epoch = float(values.mean()), step / self._epoch_steps
+        mean, epoch = float(values.mean()), step // self._epoch_steps
         num_images = len(values) * self._config.batch_size
         run.log.write(
-            "steps", step=step, num_steps=len(values), num_images=num_images, loss=mean, epoch=int(epoch),
+            "steps", step=step, num_steps=len(values), num_images=num_images, loss=mean, epoch=epoch,
             learning_rate=self._rate(progress), seconds=seconds, wait_s=wait_s,
         )  # fmt: skip
-        if run.world.is_leader:
-            run.console.print(
-                f"step {step:6d}  epoch {epoch:6.1f}  loss {mean:.4f}  {num_images / seconds:6.0f}/s  "
-                f"waiting {100 * wait_s / seconds:2.0f} %  {100 * progress:3.0f} % done",
-                highlight=False,
-            )
+        self._shown.show_steps(
+            step=step,
+            loss=mean,
+            images_per_s=num_images / seconds,
+            wait_share=wait_s / seconds,
+            progress=progress,
+            remaining_s=self._state.trained_s / max(progress, 1e-6) * (1.0 - progress),
+        )
 
     def _save(self) -> None:
         run = self._run

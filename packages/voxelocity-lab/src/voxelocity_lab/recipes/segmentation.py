@@ -49,7 +49,8 @@ def train_on(call: Call, cases: Cases, keys: Mapping[str, Any]) -> None:
         overwrite=call.overwrite,
     )
     # Not `voxelocity.train`: its errors name keywords, and this is a command.
-    run_training(cases, request, RunContext(console=call.console, sinks=call.sinks, spent_s=call.spent_s))
+    result = run_training(cases, request, RunContext(console=call.console, sinks=call.sinks, spent_s=call.spent_s))
+    call.console.print(f"{result.headline}; see {result.folder / 'report.html'}", highlight=False, soft_wrap=True)
 
 
 def check_trained(out: Path) -> None:

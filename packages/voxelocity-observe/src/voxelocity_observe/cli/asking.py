@@ -7,16 +7,12 @@ import inspect
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
 
 import typer
 
-from voxelocity_observe.cli.command import is_given
+from voxelocity_observe.cli.command import METAVARS, is_given
 from voxelocity_observe.core.request import Origin, RequestField, UserRequest, read_text, request_fields
-
-# What `--help` shows for a value.
-_METAVARS = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
 R = TypeVar("R", bound=UserRequest)
 T = TypeVar("T", bound=UserRequest)
@@ -138,7 +134,7 @@ def _parameter(known: RequestField) -> inspect.Parameter:
         kind = kind | None
     if default is dataclasses.MISSING:
         default = inspect.Parameter.empty
-    metavar = _METAVARS.get(_inner_type(kind))
+    metavar = METAVARS.get(_inner_type(kind))
     info = typer.Option(*known.flags, help=known.help, min=option.least, metavar=metavar)
     return inspect.Parameter(
         known.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]

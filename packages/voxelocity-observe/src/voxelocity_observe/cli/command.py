@@ -6,9 +6,11 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 TABLES = (
     "voxelocity.cli.commands",
@@ -45,6 +47,41 @@ class Command:
     starts: Literal["", "program", "peers"] = ""
 
 
+METAVARS: Mapping[type, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
+"""What `--help` shows for a value."""
+
+
+def _metavar(parameter: Any) -> str:
+    """Of an option, by its type, which only a typer of our kind knows."""
+    annotation = str(getattr(getattr(parameter, "type_descriptor", None), "annotation", ""))
+    return next((shown for kind, shown in METAVARS.items() if kind.__name__ in annotation), "VALUE")
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help names values as users write them, without types of Python."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for parameter in self.params:
+            if parameter.param_type_name != "argument":
+                if parameter.metavar is None and not getattr(parameter, "is_flag", False):
+                    parameter.metavar = _metavar(parameter)
+            else:
+                parameter.metavar = parameter.metavar or (parameter.name or "").upper()
+                # Typer's own, which lists the type next to the name.
+                parameter.display_type_rich = lambda **_: ""  # type: ignore[attr-defined]
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words after the command: options, then arguments, those that may be left out in brackets."""
+        pieces = [self.options_metavar or ""]
+        for parameter in self.params:
+            if parameter.param_type_name == "argument":
+                name = parameter.metavar or ""
+                name += "..." if parameter.nargs != 1 and "..." not in name else ""
+                pieces.append(name if parameter.required else f"[{name.strip('[]')}]")
+        return pieces
+
+
 def installed_commands() -> Iterator[Command]:
     """The commands of all installed distributions, panel by panel."""
     tables = [importlib.import_module(table) for table in TABLES if importlib.util.find_spec(table.partition(".")[0])]
@@ -59,8 +96,10 @@ def add_commands(app: typer.Typer) -> dict[str, Command]:
         if isinstance(command.run, typer.Typer):
             app.add_typer(command.run, name=command.name, rich_help_panel=command.panel)
         else:
-            add = app.command(command.name, context_settings=dict(command.settings), rich_help_panel=command.panel)
-            add(command.run)
+            settings = dict(command.settings)
+            app.command(command.name, cls=PlainCommand, context_settings=settings, rich_help_panel=command.panel)(
+                command.run
+            )
     return commands
 
 

@@ -60,7 +60,7 @@ _PIPE_STATUS = 141
 @app.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Show the version and stop."),
+    version: bool = typer.Option(False, "--version", "-V", help="Show the version and stop."),
     local_rank: int = typer.Option(0, "--local-rank", "--local_rank", hidden=True),
 ) -> None:
     # torch.distributed.launch writes the local rank before the command; its variables, which we read, hold it as well.

@@ -5,25 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn
 from rich.segment import Segment
-from rich.table import Column
 from rich.text import Text
 
 from voxelocity_observe.core.terminal_text import printable_lines
 
-_BAR_COLUMNS = 24
-
-
-def short_bar(console: Console) -> BarColumn:
-    """A progress bar that leaves most of a line to the words next to it."""
-    return BarColumn(bar_width=min(_BAR_COLUMNS, console.width // 4))
-
-
-def folded() -> Column:
-    """The place of words next to a bar, where a narrow terminal gets several lines rather than a part of one."""
-    return Column(overflow="fold")
+# Of a line on both sides of its title.
+_RULE_COLUMNS = 6
 
 
 class PlainConsole(Console):
@@ -37,6 +27,13 @@ class PlainConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def rule(self, title: Any = "", **options: Any) -> None:
+        """A line with its title in the middle, or above it where the terminal is too narrow for both."""
+        is_narrow = cell_len(str(title)) + _RULE_COLUMNS > self.width
+        if is_narrow:
+            self.print(title, style="bold")
+        super().rule("" if is_narrow else title, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         # Done here, so that rich measures tables with the text that is shown.

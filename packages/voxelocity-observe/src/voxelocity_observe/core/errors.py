@@ -22,8 +22,11 @@ VoxelocityError
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import os
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 # Names that share less are another word, not a slip: a column "phase" was not meant to be "case".
 _LEAST_LIKENESS = 0.7
@@ -138,6 +141,17 @@ class InterruptedRunError(VoxelocityError):
 def nearest_name(name: str, known: Collection[str]) -> str | None:
     """The known name that was probably meant; None if none is near."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=_LEAST_LIKENESS)), None)
+
+
+def missing_path(path: Path) -> str:
+    """That a path does not exist, with the one that was probably meant, as the middle of a sentence."""
+    parts = path.parts
+    first = next((n for n in range(1, len(parts) + 1) if not os.path.lexists(Path(*parts[:n]))), len(parts))
+    with contextlib.suppress(OSError):
+        siblings = os.listdir(Path(*parts[: first - 1]))
+        for near in difflib.get_close_matches(parts[first - 1], siblings, n=1):
+            return f"{path} does not exist (did you mean {Path(*parts[: first - 1], near, *parts[first:])}?)"
+    return f"{path} does not exist"
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

@@ -319,8 +319,13 @@ def context_of(kind: type[T], options: Mapping[str, Any]) -> tuple[T, dict[str, 
     }
 
 
-def documents(*kinds: type, leave_out: Sequence[str] = ()) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorates a function whose `**options` are the fields of these classes: its signature and text then list them."""
+def documents(
+    *kinds: type, leave_out: Sequence[str] = (), name: str = ""
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorates a function whose `**options` are the fields of these classes: its signature and text then list them.
+
+    Its help calls it `name`, if given: what users import it as.
+    """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         known = {name: found for kind in kinds for name, found in request_fields(kind).items()}
@@ -331,7 +336,8 @@ def documents(*kinds: type, leave_out: Sequence[str] = ()) -> Callable[[Callable
             for name, found in known.items()
         ]
         function.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
-        lines = [f"{name}: {' '.join(found.text.split())}" for name, found in known.items()]
+        function.__name__ = name or function.__name__
+        lines = [f"{field}: {' '.join(found.text.split())}" for field, found in known.items()]
         function.__doc__ = re.sub(
             r"^( +)options: .*\n(\1 +.*\n)*",
             lambda found: "".join(f"{found[1]}{line}\n" for line in lines),

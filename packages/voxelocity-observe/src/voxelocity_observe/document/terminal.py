@@ -88,10 +88,13 @@ def _aligned(heads: list[str], rows: list[list[str]], widths: list[int], table: 
 
 
 def _listed(heads: list[str], rows: list[list[str]], columns: int) -> Iterator[Text]:
+    # The heads of cells stand before each; that of the rows says once what they are, such as "worst cases".
     if len(heads) == 2:
+        yield from prose(": ".join(filter(None, heads)), columns, hanging="  ", style="dim")
         for name, cell in rows:
             yield from prose(f"{name}: {cell}", columns, hanging="  ")
         return
+    yield from prose(heads[0], columns, style="dim")
     for row in rows:
         yield from prose(row[0], columns, hanging="  ")
         for head, cell in zip(heads[1:], row[1:], strict=True):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from voxelocity.cli import options
+from voxelocity_observe.cli.command import PlainCommand
 from voxelocity_observe.cli.foreign_options import ListingGroup
 from voxelocity_observe.core.errors import ConfigError, OutputError
 from voxelocity_observe.core.quantities import bytes_text, duration_text, parse_duration_s
@@ -32,7 +33,7 @@ InMemory = Annotated[
 ]
 
 
-@app.command("build")
+@app.command("build", cls=PlainCommand)
 def build(
     dataset: options.Dataset,
     device: options.Device = "auto",
@@ -58,7 +59,7 @@ def build(
     _say(f"in {job.data.cache.folder}; trainings with --set data.cache.tier={job.data.cache.tier} use them")
 
 
-@app.command("ls")
+@app.command("ls", cls=PlainCommand)
 def ls(folder: Folder = None, memory: InMemory = False) -> None:
     """List the entries: case, shape, type, bytes, age."""
     if memory:
@@ -75,7 +76,7 @@ def ls(folder: Folder = None, memory: InMemory = False) -> None:
     _say(f"{_count_text(entries)}{note}, {bytes_text(total)} in {contents.folder}")
 
 
-@app.command("verify")
+@app.command("verify", cls=PlainCommand)
 def verify(
     folder: Folder = None,
     full: Annotated[
@@ -103,7 +104,7 @@ def verify(
     raise typer.Exit(1)
 
 
-@app.command("clear")
+@app.command("clear", cls=PlainCommand)
 def clear(
     folder: Folder = None,
     older_than: Annotated[

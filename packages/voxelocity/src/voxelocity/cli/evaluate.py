@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ from voxelocity_observe.cli.asking import Asked, options_of
 
 if TYPE_CHECKING:
     from voxelocity.infer.evaluation import Evaluation
+    from voxelocity_observe.core.progress_bar import WorkProgress
 
 
 @options_of(EvaluateRequest)
@@ -36,10 +36,11 @@ def evaluate(
     from voxelocity.infer.evaluation import evaluation_view, write_evaluation
     from voxelocity.infer.evaluation.page import PAGE
     from voxelocity_observe.core.console import PlainConsole
+    from voxelocity_observe.core.progress_bar import WorkProgress
 
     console = PlainConsole()
-    with console.status("comparing") as status:
-        evaluation = _evaluate(asked, folders, status.update)
+    with WorkProgress(console, "comparing") as progress:
+        evaluation = _evaluate(asked, folders, progress)
     write_evaluation(evaluation, out)
     console.print(evaluation_view(evaluation), highlight=False)
     console.print(f"see {out / PAGE}", highlight=False, soft_wrap=True)
@@ -47,7 +48,7 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _evaluate(asked: Asked[EvaluateRequest], folders: list[Path], show: Callable[[str], None]) -> Evaluation:
+def _evaluate(asked: Asked[EvaluateRequest], folders: list[Path], progress: WorkProgress) -> Evaluation:
     """The runs pooled, or the predictions compared with the last folder.
 
     Raises:
@@ -80,6 +81,9 @@ def _evaluate(asked: Asked[EvaluateRequest], folders: list[Path], show: Callable
         nonlocal num_cases
         num_cases = num
 
-    return score_predictions(
-        request, on_start=start, on_case=lambda _: show(f"compared case {next(num_done)} of {num_cases}")
-    )
+    def end(_: object) -> None:
+        number = next(num_done)
+        share = number / num_cases
+        progress.update(share, f"compared case {number} of {num_cases}{progress.left_text(share)}")
+
+    return score_predictions(request, on_start=start, on_case=end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,10 +15,11 @@ from voxelocity.core.scan_formats import NAMED_FORMATS, OUTPUTS, format_names, i
 from voxelocity.infer.runtimes.table import RUNTIMES
 from voxelocity_observe.cli import interrupt
 from voxelocity_observe.cli.asking import Asked, options_of
+from voxelocity_observe.core.errors import InterruptedRunError
 
 if TYPE_CHECKING:
     # Imports torch, which --help does not need.
-    from voxelocity.infer import PredictedScan, PredictionJob
+    from voxelocity.infer import PredictedScan
     from voxelocity_observe.core.console import PlainConsole
     from voxelocity_observe.core.device import Device
 
@@ -72,12 +74,18 @@ def predict(asked: Asked[PredictRequest], model: _Model, inputs: _Inputs, dry_ru
             console.print(document_view(document))
         return
     hooks = PredictionHooks(
-        on_start=screen.start, on_windows=screen.show_pass, on_case=screen.show, on_failure=screen.show_failure,
-        warn=screen.warn, on_runtime=screen.say,
+        on_case=screen.show, on_failure=screen.show_failure, warn=screen.warn, on_runtime=screen.say, console=console,
     )  # fmt: skip
     try:
-        with interrupt.is_raised(), phase("predict", color="gold"), screen:
+        with interrupt.is_raised(), phase("predict", color="gold"):
             written = predict_scans(request, hooks)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(
+            f"predict: stopped by Ctrl-C; {count_text(screen.num_written, 'prediction')} of this command "
+            f"{'is' if screen.num_written == 1 else 'are'} in {request.out}; the same command with --resume predicts "
+            "the other scans",
+            signal_number=signal.SIGINT,
+        ) from None
     finally:
         if screen.volumes:
             console.print(volume_table(screen.volumes))
@@ -98,37 +106,17 @@ def _devices(models: list[Path], chosen: Any, *, out: Path, is_shared: bool) -> 
 
 
 class _Screen:
-    """The bar with the time left, and a line for each scan above it.
+    """A line for each scan, above the bar.
 
     Attributes:
+        num_written: predictions.
         volumes: by class name, voxels and milliliters in each scan.
     """
 
     def __init__(self, console: PlainConsole) -> None:
-        from rich.progress import Progress, TextColumn, TimeRemainingColumn
-
-        from voxelocity_observe.core.console import folded, short_bar
-
         self._console = console
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False, table_column=folded()),
-            short_bar(console),
-            TimeRemainingColumn(table_column=folded()),
-            console=console,
-            transient=True,
-            # Where nobody watches, it would only print an empty line at its end.
-            disable=not console.is_interactive,
-        )
-        self._task = self._bar.add_task("reading the model", total=None)
-        self._job: PredictionJob | None = None
-        self._done: set[str] = set()
+        self.num_written = 0
         self.volumes: dict[str, list[tuple[int, float]]] = {}
-
-    def __enter__(self) -> None:
-        self._bar.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
 
     def say(self, text: str, style: str = "") -> None:
         self._console.print(text, style=style, soft_wrap=True)
@@ -136,37 +124,15 @@ class _Screen:
     def warn(self, text: str) -> None:
         self.say(f"warning: {text}", style="yellow")
 
-    def start(self, job: PredictionJob) -> None:
-        self._job = job
-        self._show_next()
-
-    def show_pass(self) -> None:
-        self._bar.advance(self._task)
-
     def show(self, scan: PredictedScan) -> None:
         from voxelocity_observe.core.quantities import duration_text, ml_text
 
+        self.num_written += 1
         for name, num_voxels in scan.num_voxels.items():
             self.volumes.setdefault(name, []).append((num_voxels, num_voxels * scan.voxel_ml))
         largest = sorted(scan.num_voxels, key=lambda name: -scan.num_voxels[name])[:_SHOWN_CLASSES]
         sizes = ", ".join(f"{name} {ml_text(scan.num_voxels[name] * scan.voxel_ml)} ml" for name in largest)
         self.say(f"{scan.case_id} -> {scan.path}  {duration_text(scan.seconds)}  {sizes}")
-        self._done.add(scan.case_id)
-        self._show_next()
 
     def show_failure(self, case_id: str, reason: str) -> None:
         self.say(f"not predicted: {reason}", style="red")
-        self._done.add(case_id)
-        self._show_next()
-
-    def _show_next(self) -> None:
-        if self._job is None:
-            return
-        passes = {case_id: self._job.num_passes(case_id) for case_id in self._job.memory}
-        num_scans = len(self._job.refs)
-        self._bar.update(
-            self._task,
-            description=f"predicting scan {min(len(self._done) + 1, num_scans)} of {num_scans}",
-            completed=sum(num for case_id, num in passes.items() if case_id in self._done),
-            total=sum(passes.values()),
-        )

@@ -76,17 +76,15 @@ def _kind_of_both(folders: list[Path]) -> FolderKind:
         InputError: they are of two kinds, or one of them is of no known kind.
     """
     from voxelocity.report import folder_kind
-    from voxelocity_observe.core.errors import InputError
+    from voxelocity_observe.core.errors import InputError, missing_path
 
     kinds = [folder_kind(folder) for folder in folders]
     if set(kinds) <= {"run", None}:
         return "run"
     for folder, kind in zip(folders, kinds, strict=True):
         if kind is None:
-            raise InputError(
-                f"report: {folder} {'holds nothing that can be compared' if folder.exists() else 'does not exist'}; "
-                "name a folder that 'voxelocity train', 'monitor' or 'diagnose' wrote"
-            )
+            what = f"{folder} holds nothing that can be compared" if folder.exists() else missing_path(folder)
+            raise InputError(f"report: {what}; name a folder that 'voxelocity train', 'monitor' or 'diagnose' wrote")
     first, second = kinds
     assert first is not None
     if first != second:

@@ -110,5 +110,5 @@ def _folders(dataset: Path | None, out: Path | None, *, resume: bool) -> tuple[P
     if dataset is None:
         raise ConfigError("train: DATASET is missing; write voxelocity train DATASET -o RUN, or train --resume RUN")
     if out is None:
-        raise ConfigError("train: the run's folder is missing; name it with -o")
+        raise ConfigError("train: the run's folder is missing; name it with -o RUN")
     return dataset, out

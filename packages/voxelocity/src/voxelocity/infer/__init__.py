@@ -10,7 +10,8 @@
   `probabilities` take finished tiles. `arrays` is what it computes with (torch or NumPy); `device_arrays`,
   `device_restore`, `triton_window`, `triton_restore` and `ahead` are its kernels.
 - A command: `job` knows what will be predicted from names and headers (`scans`, `outputs`, `memory`), `files` predicts
-  it, `sharing` gives scans to several devices, `writing` and `table` write, `pictured` chooses slices, `page` shows.
+  it, `progress` shows how far it is, `sharing` gives scans to several devices, `writing` and `table` write, `pictured`
+  chooses slices, `page` shows.
 - Judgment: `doubts` (a scan unlike the training scans), `components` (the largest), `division` (held out or not);
   `evaluation` compares predictions on disk with the truth.
 """

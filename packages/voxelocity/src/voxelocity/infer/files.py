@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
+from rich.console import Console
+
 from voxelocity.core.records import PREDICTIONS_PAGE, PREDICTIONS_TABLE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
 from voxelocity.core.requests.predict import PredictOptions, PredictRequest
 from voxelocity.core.volume import Volume
@@ -22,10 +24,12 @@ from voxelocity.infer.outputs import Output, check_no_scan_is_replaced, make_fol
 from voxelocity.infer.page import predictions_document
 from voxelocity.infer.pending import Scratch
 from voxelocity.infer.predictor import Predictor
+from voxelocity.infer.progress import PredictionProgress
 from voxelocity.infer.runtimes.of_model import check_model, check_name, load_chosen
 from voxelocity.infer.sharing import share_scans, until
 from voxelocity.infer.switches import switches_of
 from voxelocity.infer.writing import PredictedScan, PredictionWriter
+from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.device import Device, all_gpus, numbered
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.host import available_memory_bytes, cpu_budget
@@ -52,6 +56,26 @@ class PredictionHooks:
     """
     on_runtime: Callable[[str], None] = lambda text: None
     """Called with the runtime that "auto" chose, and why."""
+    console: Console | None = None
+    """Where progress is shown; the terminal, or the cell of a notebook, if None."""
+
+    def with_progress(self, progress: PredictionProgress) -> PredictionHooks:
+        """The same, with the progress shown after each."""
+
+        def start(job: PredictionJob) -> None:
+            self.on_start(job)
+            progress.begin(job)
+
+        def end(scan: PredictedScan) -> None:
+            self.on_case(scan)
+            progress.end(scan.case_id)
+
+        def fail(case_id: str, reason: str) -> None:
+            self.on_failure(case_id, reason)
+            progress.end(case_id)
+
+        on_windows = progress.watch(self.on_windows)
+        return replace(self, on_start=start, on_windows=on_windows, on_case=end, on_failure=fail)
 
 
 class PredictionOptions(PredictOptions, total=False):
@@ -63,9 +87,10 @@ class PredictionOptions(PredictOptions, total=False):
     on_failure: Callable[[str, str], None]
     warn: Callable[[str], None]
     on_runtime: Callable[[str], None]
+    console: Console | None
 
 
-@documents(PredictRequest, PredictionHooks, leave_out=("models", "inputs", "out"))
+@documents(PredictRequest, PredictionHooks, leave_out=("models", "inputs", "out"), name="predict")
 def predict_files(
     models: Path | str | Sequence[Path | str],
     inputs: Path | str | Sequence[Path | str],
@@ -98,6 +123,11 @@ def predict_files(
 
 def predict_scans(request: PredictRequest, hooks: PredictionHooks) -> tuple[PredictedScan, ...]:
     """What `predict_files` does, for a request."""
+    with PredictionProgress(hooks.console or PlainConsole()) as progress:
+        return _predict_scans(request, hooks.with_progress(progress))
+
+
+def _predict_scans(request: PredictRequest, hooks: PredictionHooks) -> tuple[PredictedScan, ...]:
     devices = _devices(request.device)
     for device in devices:
         check_name(request.runtime, device)

@@ -12,7 +12,7 @@ from voxelocity.core.scan_formats import NAMED_FORMATS, OUTPUTS, SCAN_ENDINGS, f
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.decode import HOW_TO_CONVERT, holds_series, is_dicom, series_in
 from voxelocity.data.source import TABLE_SUFFIXES, conversion_of_file, open_cases
-from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.errors import InputError, missing_path
 from voxelocity_observe.core.quantities import listed
 
 _CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})\Z", re.DOTALL)
@@ -110,7 +110,7 @@ def _scans_of(path: Path, warn: Callable[[str], None]) -> list[tuple[str, Path]]
     if path.is_dir():
         return _scans_in(path, warn)
     if not path.exists():
-        raise InputError(f"predict: {path} does not exist; name scans, folders of them, or a .csv that lists them")
+        raise InputError(f"predict: {missing_path(path)}; name scans, folders of them, or a .csv that lists them")
     if path.name.lower().endswith(SCAN_ENDINGS):
         return [(stem_of(path.name), path)]
     if path.is_file() and is_dicom(path):

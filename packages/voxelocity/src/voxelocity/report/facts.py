@@ -30,7 +30,7 @@ from voxelocity.report.records import (
     StepRecord,
     ValidationRecord,
 )
-from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.errors import InputError, missing_path
 from voxelocity_observe.core.events import events_path, read_events
 from voxelocity_observe.core.plain import parse_yaml, shortened
 from voxelocity_observe.core.whole_file import check_is_file
@@ -234,6 +234,8 @@ def _read_record(path: Path) -> dict[str, Any]:
     try:
         record = parse_yaml(check_is_file(path).read_text(encoding="utf-8"))
     except OSError as error:
+        if not path.parent.exists():
+            raise InputError(f"report: {missing_path(path.parent)}; name the folder of a run") from None
         folds = sorted(fold.parent.name for fold in path.parent.glob(f"fold_*/{path.name}"))
         which = f"one of {', '.join(folds)} in it" if folds else "the folder that `voxelocity train` wrote"
         raise InputError(f"report: cannot read {path} ({error.strerror}); name {which}") from None

@@ -66,9 +66,10 @@ _NOT_HELD_OUT = (
     "These scores do not show how well it does on new scans."
 )
 _NO_VALIDATION = (
-    "There is no curve of the Dice: the run was never validated on the way, because that may take only a small share "
-    "of the time of the steps (`train.validation_share`, 1 % unless set). For a curve, give it more, or set "
-    "`train.validate_every_steps`."
+    "There is no curve of the Dice, because this run was not validated on the way. A first Dice comes after a fifth of "
+    "a training of more than a few seconds, if validating one case takes at most 2 % of it; later ones may take a "
+    "share of the time of the steps (`train.validation_share`, 1 % unless set). For a curve, train for longer, give "
+    "them more, or set `train.validate_every_steps`."
 )
 _UNLEARNED = (
     "This training is too short for a score. The figures of single cases and classes below are those of a network that "

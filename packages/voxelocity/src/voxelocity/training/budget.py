@@ -13,14 +13,17 @@ from voxelocity_observe.core.quantities import count_text, duration_text
 _SHORT_S, _SHORT_SHARE = 120.0, 0.90
 _LONG_S, _LONG_SHARE = 300.0, 0.95
 _SHARE_FOR_CASES = 0.5
+# A validation that takes at most this share is never shortened, however long it took to begin, or the run before it got
+# more time.
+_FREE_SHARE = 0.01
 # If even the cheapest validation leaves less than this share to training, the budget is exceeded instead.
 _LEAST_SHARE = 0.05
 _MOST_SLOWDOWN = 4.0
 # The first validation comes when this share of the training is done, unless its usual time comes before; trainings of
 # a few seconds have none.
 _FIRST_AT, _FIRST_AFTER_S = 0.2, 3.0
-MOST_FIRST_SHARE = 0.05
-"""Of the training, what a first validation may take."""
+MOST_FIRST_SHARE = 0.02
+"""Of the training, what a first validation may take; cases are left out of it before that, down to one."""
 
 
 class Budget:
@@ -141,7 +144,8 @@ def left_for_validation(
     between = min(1.0, max(0.0, (budget_s - _SHORT_S) / (_LONG_S - _SHORT_S)))
     shares = (_SHORT_SHARE + between * (_LONG_SHARE - _SHORT_SHARE), _SHARE_FOR_CASES)
     to_do = (max(0.0, share * budget_s - stepped_s) * (1.0 + validation_share) for share in shares)
-    windows_s, cases_s = (max(0.0, budget_s - report_s - steps_s - now_s) for steps_s in to_do)
+    free_s = min(_FREE_SHARE * budget_s, max(0.0, budget_s - report_s - now_s))
+    windows_s, cases_s = (max(free_s, budget_s - report_s - steps_s - now_s) for steps_s in to_do)
     return windows_s, cases_s
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Self
 
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from voxelocity.data.pipeline import CachingFacts, PreparedCases, RankDraws
 from voxelocity.parallel import even_shares
 from voxelocity.planning import absent_classes
 from voxelocity.training.ahead import Compiling
 from voxelocity.training.session import Session
-from voxelocity_observe.core.console import folded, short_bar
+from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.errors import DatasetError, InputError, ScanError
-from voxelocity_observe.core.progress_bar import PlainProgress
+from voxelocity_observe.core.progress_bar import WorkProgress
 from voxelocity_observe.core.quantities import bytes_text, count_text, duration_text
 
 SKIPPED = "skipped"
@@ -114,7 +112,8 @@ def _fill_own(session: Session, *, first_step: int, skipped: Collection[str], sk
                 on_spec=compiling.begin,
                 first=place.local_rank * len(first) // place.local_size,
             )
-            progress.finish(facts)
+            if not session.stop:
+                progress.finish(facts)
             load_s = facts.seconds / facts.num_prepared if facts.num_prepared else None
             classes = dict(facts.classes)
     session.stop.check()
@@ -207,34 +206,23 @@ def _check_foreground(session: Session, has_foreground: bool, num_filled: int, n
     )
 
 
-class CacheProgress:
-    """In a terminal, a bar with cases, prepared bytes per second and time left; everywhere, one closing line."""
+class CacheProgress(WorkProgress):
+    """Cases, prepared bytes per second and time left; at the end, one closing line."""
 
-    def __init__(self, console: Console, tier: str, num_cases: int) -> None:
-        self._console = console
-        self._tier = tier
-        self._bar = PlainProgress(
-            TextColumn("preparing", table_column=folded()), short_bar(console),
-            MofNCompleteColumn(table_column=folded()), TextColumn("{task.fields[rate]}", table_column=folded()),
-            TimeRemainingColumn(table_column=folded()),
-            console=console,
-        )  # fmt: skip
-        self._task = self._bar.add_task("preparing", total=num_cases, rate="")
-        self._num_bytes = 0
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+    def __init__(self, console: Console, tier: str, num_cases: int, *, clock: Clock = system_clock) -> None:
+        super().__init__(console, f"preparing {count_text(num_cases, 'case')}", clock=clock)
+        self._tier, self._num_cases = tier, num_cases
+        self._num_done = self._num_bytes = 0
 
     def advance(self, case_id: str, num_bytes: int) -> None:
         """One case is ready."""
+        self._num_done += 1
         self._num_bytes += num_bytes
-        elapsed_s = self._bar.tasks[0].elapsed or 0.0
-        rate = f"{bytes_text(self._num_bytes / elapsed_s)}/s" if elapsed_s > 0.0 else ""
-        self._bar.update(self._task, advance=1, rate=rate)
+        share = self._num_done / self._num_cases
+        rate = f"{bytes_text(self._num_bytes / max(self.elapsed_s, 1e-9))}/s"
+        self.update(
+            share, f"prepared {self._num_done} of {count_text(self._num_cases, 'case')}  {rate}{self.left_text(share)}"
+        )
 
     def finish(self, facts: CachingFacts) -> None:
         """Prints what was done."""
@@ -244,8 +232,9 @@ class CacheProgress:
         part = f", {facts.num_kept} of the cases" if 0 < facts.num_kept < num_cases else ""
         has_speed = facts.num_found == 0 and facts.seconds >= 1.0
         speed = f", {bytes_text(facts.num_bytes / facts.seconds)}/s" if has_speed else ""
-        self._console.print(
+        self.console.print(
             f"prepared {count_text(num_cases, 'case')} in {duration_text(facts.seconds)}{found}: "
             f"{bytes_text(facts.num_bytes)} {where}{part}{speed}",
             highlight=False,
+            soft_wrap=True,
         )

@@ -289,7 +289,7 @@ class Loop:
             parts=window.parts,
         )
         state, share = self.state, max(window.progress, 1e-6)
-        self._bar.update(
+        self._bar.show_steps(
             step=window.stop_step,
             loss=loss,
             images_per_s=window.num_images / max(seconds, 1e-9),

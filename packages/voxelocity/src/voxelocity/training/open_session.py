@@ -246,6 +246,8 @@ def _show_beginning(session_plan: SessionPlan, folder: RunFolder, console: Conso
     """What the run continues, or its plan."""
     if session_plan.saved is not None:
         doing = "validating the finished run" if session_plan.is_finished else "resuming the unfinished run"
+        if session_plan.taken_s:
+            doing = "giving more time to the run"
         console.print(f"{doing} in {folder.path}", highlight=False, soft_wrap=True)
     elif plan_view == "full":
         console.print(plan_table(session_plan.planned.choices))

@@ -11,67 +11,52 @@ from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import TextColumn
 
 from voxelocity.report import RunFacts, render_progress_png
 from voxelocity.report.facts import step_record, validation_record
 from voxelocity_observe.core.clock import Clock, system_clock
-from voxelocity_observe.core.console import folded, short_bar
 from voxelocity_observe.core.errors import OutputError
 from voxelocity_observe.core.events import EventLog
-from voxelocity_observe.core.progress_bar import PlainProgress
+from voxelocity_observe.core.progress_bar import WorkProgress
 from voxelocity_observe.core.quantities import count_text, dice_text, duration_text, share_text
 from voxelocity_observe.spans import report_ended_span
 
-_LINE_PERIOD_S = 5.0
 _PICTURE_PERIOD_S = 60.0
 _MOST_POINTS = 2000
 _SHORTEST_EPOCH_S = 1.0
 
 
-class TerminalProgress:
+class TerminalProgress(WorkProgress):
     """Loss, last Dice, images per second, share of time spent waiting for data, and time left.
 
-    A bar in a terminal, a line every few seconds in a file or pipe.
+    Args:
+        console: where it is shown.
+        clock: returns seconds.
+        target_dice: that ends the training; 0 for none.
+        unit: what a batch has several of.
     """
 
-    def __init__(self, console: Console, clock: Clock, *, target_dice: float) -> None:
-        self._console, self._clock, self._target_dice = console, clock, target_dice
-        self._line_at = clock()
-        self._dice = ""
-        self._bar = PlainProgress(
-            short_bar(console), TextColumn("{task.fields[facts]}", table_column=folded()),
-            console=console, clock=clock, refresh_per_second=4,
-        )  # fmt: skip
-        self._task = self._bar.add_task("training", total=1.0, facts="")
+    def __init__(self, console: Console, clock: Clock, *, target_dice: float = 0.0, unit: str = "images") -> None:
+        super().__init__(console, "the first step", clock=clock)
+        self._target_dice, self._unit, self._dice = target_dice, unit, ""
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def update(
+    def show_steps(
         self, *, step: int, loss: float, images_per_s: float, wait_share: float, progress: float, remaining_s: float
     ) -> None:
         """Shows the last steps. With a target, the time left is the most that it can be."""
         left = f"{duration_text(remaining_s)} left"
         end = f"until Dice {self._target_dice:g}, at most {left}" if self._target_dice else left
-        facts = (
-            f"step {step}  loss {loss:.3f}{self._dice}  {images_per_s:.1f} images/s  "
-            f"waiting {share_text(wait_share)}  {end}"
+        self.update(
+            progress,
+            f"step {step}  loss {loss:.3f}{self._dice}  {images_per_s:.1f} {self._unit}/s  "
+            f"waiting {share_text(wait_share)}  {end}",
         )
-        self._bar.update(self._task, completed=progress, facts=facts)
-        if not self._bar.is_shown and self._clock() - self._line_at >= _LINE_PERIOD_S:
-            self._line_at = self._clock()
-            self._console.print(f"{progress:4.0%}  {facts}", highlight=False, soft_wrap=True)
 
     def show_validation(self, step: int, mean_dice: float, is_best: bool, *, num_cases: int, num_absent: int) -> None:
         """Shows the result of an intermediate validation, with the number of classes in none of its cases."""
         self._dice = f"  Dice {dice_text(mean_dice)} ({count_text(num_cases, 'case')}, step {step})"
-        if not self._bar.is_shown:
-            self._console.print(
+        if not self.is_bar:
+            self.console.print(
                 f"      step {step}  validation Dice {dice_text(mean_dice)} of {count_text(num_cases, 'case')}"
                 + (" (best so far)" if is_best else "")
                 + (f", {count_text(num_absent, 'class', 'classes')} found in none of its cases" if num_absent else ""),

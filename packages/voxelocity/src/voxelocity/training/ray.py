@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -58,6 +58,7 @@ def trainer(
     Raises:
         ConfigError: Ray is missing, or an option cannot be used here.
     """
+    _refuse_more_time(options, out, num_workers)
     _ray()
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -85,6 +86,17 @@ def trainer(
             failure_config=FailureConfig(max_failures=max_failures),
         ),
     )
+
+
+def _refuse_more_time(options: Mapping[str, Any], out: Path | str, num_workers: int) -> None:
+    """Raises a ConfigError where the options give a run more time."""
+    budget = str(options.get("time_budget", "")).strip()
+    if budget.startswith("+"):
+        raise ConfigError(
+            f"ray: time_budget={budget}: workers that Ray starts again cannot know whether the run has got its time "
+            f"already; give it more without Ray: voxelocity launch -n {num_workers} train --resume {out} --time-budget "
+            f"{budget}"
+        )
 
 
 def _train(config: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,20 +17,21 @@ from voxelocity.data.pipeline import PreparedCases
 from voxelocity.infer import Predictor, WindowConfig
 from voxelocity.infer.resident import Residents
 from voxelocity.parallel import shared_out
-from voxelocity.training.budget import Allotment, allot, left_for_validation
+from voxelocity.training.budget import MOST_FIRST_SHARE, Allotment, allot, left_for_validation
 from voxelocity.training.postprocessing import FinalScores, ScorePair, largest_alone, settle
 from voxelocity.training.results import SlicePictures
 from voxelocity.training.scoring import mean_dice, score_cases, score_prepared
 from voxelocity.training.session import Session, StopAskedError
 from voxelocity.training.validation_cost import FinalSize, ValidationCost, num_passes, rehearse
+from voxelocity_observe.core.progress_bar import WorkProgress
 from voxelocity_observe.core.quantities import count_text, duration_text, listed
 
 # Share of a time budget that measuring the cost may take.
 _REHEARSAL_SHARE = 0.05
 # Mirroring adds less than this to the mean Dice; only mirrored windows, those of the final validation, reach a target.
 _NEAR_TARGET = 0.02
-# Of the training, what the first intermediate validation may take before cases are left out.
-_FIRST_SHARE = 0.02
+# Of what the first intermediate validation may take: the first windows in a run take longer than those rehearsed.
+_FIRST_PART = 0.75
 # If a larger margin would cost cases.
 _LEAST_MARGIN = 0.05
 
@@ -106,7 +108,7 @@ class Validation:
         if num_all == 0 or train.target_dice or train.validate_every_steps:
             return
         self._num_intermediate = num_all
-        available_s = max(train.validation_share / 3.0, _FIRST_SHARE) * training_s
+        available_s = max(train.validation_share / 3.0, _FIRST_PART * MOST_FIRST_SHARE) * training_s
         self._num_intermediate = min(num_all, max(1, int(num_all * available_s / max(self.intermediate_s, 1e-9))))
 
     def _intermediate_cases(self) -> PreparedCases:
@@ -321,18 +323,19 @@ class Validation:
         predictor = Predictor(
             network, spec, spec.preparation(), device=session.device, on_windows=check, warn=session.warn
         )
-        try:
+        # Cases that were trained on prove nothing about new ones; a component of a region is one of several.
+        may_remove = self._is_held_out and not spec.regions
+        with suppress(_OutOfTimeError), WorkProgress(session.console, "final validation", clock=session.clock) as shown:
             for score, scan, prediction in score_cases(
                 predictor, refs, spec, num_threads=session.num_threads, may_measure_surface=may_measure_surface
             ):
-                # Cases that were trained on prove nothing about new ones; a component of a region is one of several.
-                may_remove = self._is_held_out and not spec.regions
                 again = largest_alone(score, scan, prediction, spec) if may_remove else score
                 pairs.append((score, again))
                 pictures.add(score, scan, prediction, ignored=spec.ignored)
+                share = len(pairs) / len(refs)
+                left = shown.left_text(share)
+                shown.update(share, f"final validation: {len(pairs)} of {count_text(len(refs), 'case')}{left}")
                 session.stop.check()
-        except _OutOfTimeError:
-            pass
         return pairs, pictures
 
     def _warn_of(self, pairs: Sequence[ScorePair], number: int) -> None:

@@ -39,6 +39,7 @@ from voxelocity_observe.core.errors import ConfigError, InputError
 from voxelocity_observe.core.events import events_path, read_events
 from voxelocity_observe.core.host import cpu_budget
 from voxelocity_observe.core.plain import table_cell
+from voxelocity_observe.core.progress_bar import WorkProgress
 from voxelocity_observe.core.quantities import count_text
 from voxelocity_observe.core.whole_file import put_in_place
 
@@ -124,27 +125,31 @@ def predict(call: Call) -> None:
     maps: dict[Path, list[tuple[Piece, HeatMap]]] = defaultdict(list)
     scores: list[PieceScore] = []
     of_patches, of_squares = [], []
-    for piece in chosen:
-        slide, box, annotation = opened.slide(piece), opened.box(piece), opened.annotation(piece)
-        networks = [model.network for model in _unseen_by(models, piece, unseen)]
-        heat = predict_slide(
-            networks, slide, config, box=box, device=call.device, num_threads=cpu_budget(), blocks=blocks
-        )
-        maps[piece.slide].append((piece, heat))
-        notices += heat.unread
-        if annotation is None:
-            continue
-        patches = patch_scores(networks[0], slide, annotation, config, box=box, device=call.device, blocks=blocks)
-        squares = square_scores(heat, annotation)
-        baselines.add(heat, slide, annotation, box)
-        of_patches.append(patches)
-        of_squares.append(squares)
-        scores.append(
-            PieceScore(
-                name=piece.name, num_patches=len(patches[0]), patch_auc=roc_auc(*patches), square_auc=roc_auc(*squares),
-                tumor_share=float(squares[1].mean()) if len(squares[1]) else 0.0,
+    with WorkProgress(call.console) as progress:
+        for piece in progress.each(chosen, "predicting piece"):
+            slide, box, annotation = opened.slide(piece), opened.box(piece), opened.annotation(piece)
+            networks = [model.network for model in _unseen_by(models, piece, unseen)]
+            heat = predict_slide(
+                networks, slide, config, box=box, device=call.device, num_threads=cpu_budget(), blocks=blocks
             )
-        )  # fmt: skip
+            maps[piece.slide].append((piece, heat))
+            notices += heat.unread
+            if annotation is None:
+                continue
+            patches = patch_scores(networks[0], slide, annotation, config, box=box, device=call.device, blocks=blocks)
+            squares = square_scores(heat, annotation)
+            baselines.add(heat, slide, annotation, box)
+            of_patches.append(patches)
+            of_squares.append(squares)
+            scores.append(
+                PieceScore(
+                    name=piece.name,
+                    num_patches=len(patches[0]),
+                    patch_auc=roc_auc(*patches),
+                    square_auc=roc_auc(*squares),
+                    tumor_share=float(squares[1].mean()) if len(squares[1]) else 0.0,
+                )
+            )
     found, by_intensity, listed, drawn = _write(
         call.out, call.data, config, opened, maps, is_darker=baselines.is_darker
     )

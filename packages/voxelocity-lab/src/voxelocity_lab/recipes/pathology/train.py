@@ -77,6 +77,7 @@ def train_fold(
             config=config.fit,
             num_items=len(batches),
             num_threads=max(1, min(4, cpu_budget() - 1)),
+            unit="patches",
             reserve_s=min(_RESERVE_S, 0.1 * config.fit.time_budget_s),
             spares_cores=True,
         )

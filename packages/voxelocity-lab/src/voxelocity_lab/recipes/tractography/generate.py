@@ -22,6 +22,7 @@ from voxelocity_lab.recipes.tractography.train import TrainedTracts
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.device import is_out_of_memory
 from voxelocity_observe.core.errors import DeviceMemoryError
+from voxelocity_observe.core.progress_bar import WorkProgress
 
 # Noise is drawn for this many streamlines at once, so that it does not depend on the size of batches.
 _BLOCK = 64
@@ -52,6 +53,7 @@ def generate(
     device: torch.device,
     counts: Sequence[int] | None = None,
     warn: Callable[[str], None],
+    progress: WorkProgress | None = None,
 ) -> Generated:
     """Makes streamlines of all bundles and writes them to `path`.
 
@@ -62,6 +64,7 @@ def generate(
         device: to compute on.
         counts: streamlines of each bundle; those of the settings if not given.
         warn: called when batches must be smaller.
+        progress: shows how many are made, if given.
 
     Raises:
         DeviceMemoryError: not even one streamline fits into the memory.
@@ -77,6 +80,11 @@ def generate(
         for start, streamlines in ThreadBuffer(generate_batches(trained, bundle, seed=seed, device=device, warn=warn)):
             made.append(streamlines)
             members = bundle[start : start + len(streamlines)]
+            if progress is not None:
+                share = (start + len(members)) / len(bundle)
+                progress.update(
+                    share, f"made {start + len(members):,} of {len(bundle):,} streamlines{progress.left_text(share)}"
+                )
             for number, group in itertools.groupby(range(len(members)), key=members.__getitem__):
                 chosen = list(group)
                 yield streamlines[chosen[0] : chosen[-1] + 1], trained.names[number]

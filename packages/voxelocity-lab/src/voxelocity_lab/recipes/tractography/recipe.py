@@ -18,6 +18,7 @@ from voxelocity_lab.recipes.tractography.settings import settings
 from voxelocity_lab.recipes.tractography.train import TrainedTracts, divide, load_tracts, train_tracts
 from voxelocity_lab.recipes.tractography.volume import find_image, find_inside, read_shadows
 from voxelocity_observe.core.events import events_path, read_events
+from voxelocity_observe.core.progress_bar import WorkProgress
 from voxelocity_observe.core.quantities import count_text
 
 _NUM_DRAWN = 4
@@ -39,8 +40,11 @@ def predict(call: Call) -> None:
     results = open_results(call, find_training_data(call.out))
     path = results.out / f"generated.{config.sample.format}"
     counts = wanted_counts(trained, np.bincount(real.bundle, minlength=len(trained.names)).tolist())
-    made = generate(trained, path, seed=call.seed, device=call.device, counts=counts, warn=notices.append)
-    judgments = judge_all(trained, made, training, real)
+    with WorkProgress(call.console, "making streamlines") as progress:
+        made = generate(
+            trained, path, seed=call.seed, device=call.device, counts=counts, warn=notices.append, progress=progress
+        )
+        judgments = judge_all(trained, made, training, real, progress)
     least = least_real(judgments)
     counted = [
         number for number, name in enumerate(trained.names) if name in judgments and judgments[name].num_real >= least
@@ -65,11 +69,13 @@ def predict(call: Call) -> None:
     write_report(results, document, path)
 
 
-def judge_all(trained: TrainedTracts, made: Generated, training: Bundles, real: Bundles) -> dict[str, Judgment]:
+def judge_all(
+    trained: TrainedTracts, made: Generated, training: Bundles, real: Bundles, progress: WorkProgress
+) -> dict[str, Judgment]:
     """The bundles of which there are streamlines that the model has not seen."""
     mask = trained.config.mask
     judgments = {}
-    for number, name in enumerate(trained.names):
+    for number, name in progress.each(list(enumerate(trained.names)), "judging bundle"):
         members, known = made.streamlines[made.bundle == number], real.of(number)
         if len(known) and len(members):
             inside = find_inside(Path(mask), members) if mask else None

@@ -113,6 +113,7 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
             config=config.fit,
             num_items=len(pairs.index),
             num_threads=max(1, min(2, cpu_budget() - 1)),
+            unit="streamlines",
             # Streamlines are made and judged afterwards.
             reserve_s=min(_RESERVE_S, 0.1 * config.fit.time_budget_s),
         )

@@ -16,7 +16,7 @@ from voxelocity.data.source.described import read_described
 from voxelocity.data.source.description import Description
 from voxelocity.data.source.folder import what_it_holds
 from voxelocity.data.source.table import read_table
-from voxelocity_observe.core.errors import ConfigError, DatasetError
+from voxelocity_observe.core.errors import ConfigError, DatasetError, missing_path
 from voxelocity_observe.core.links import leads_out
 from voxelocity_observe.core.quantities import count_text
 
@@ -157,7 +157,7 @@ def _find_listing(root: Path) -> Path:
     if os.path.isdir(root):
         return _find_listing_in_folder(root)
     if not os.path.isfile(root):
-        raise DatasetError(f"source: {root} does not exist; check the spelling, or that the disk is mounted")
+        raise DatasetError(f"source: {missing_path(root)}; check the spelling, or that the disk is mounted")
     if root.suffix.lower() not in _LISTS:
         raise DatasetError(
             f"source: {root} is neither a .json nor a .csv or .tsv file; "

@@ -13,7 +13,7 @@ from voxelocity.core.scan_formats import FILE_ENDINGS, format_names, stem_of
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.source import open_cases
 from voxelocity.data.source.description import Description
-from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.errors import InputError, missing_path
 from voxelocity_observe.core.plain import text_of_cell
 from voxelocity_observe.core.quantities import listed
 
@@ -139,10 +139,8 @@ def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
     others: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
-            raise InputError(
-                f"evaluate: {folder} {'is not a folder' if folder.exists() else 'does not exist'}; name a folder of "
-                "predictions"
-            )
+            what = f"{folder} is not a folder" if folder.exists() else missing_path(folder)
+            raise InputError(f"evaluate: {what}; name a folder of predictions")
         files, rest = _scans_in(folder)
         others.extend(rest)
         if not files:

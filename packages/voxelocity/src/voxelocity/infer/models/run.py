@@ -14,7 +14,7 @@ from safetensors.torch import save
 from voxelocity.infer.model import Model
 from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec, read_spec, too_short_text, write_spec
 from voxelocity.step import build_network
-from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.errors import InputError, missing_path
 from voxelocity_observe.core.plain import excerpt
 from voxelocity_observe.core.whole_file import check_is_file, put_in_place
 
@@ -72,6 +72,8 @@ def load_model(folder: Path, *, factory: str = "", option: str = "--network ") -
             with check_is_file(folder / name).open("rb"):
                 pass
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            if not folder.exists():
+                raise InputError(f"infer: {missing_path(folder)}; name the folder of a finished run") from None
             resumed = f", or finish this one: voxelocity train --resume {shlex.quote(str(folder))}"
             raise InputError(
                 f"infer: {folder} holds no {name}, so no model was finished there; name the folder of a finished run"

@@ -54,7 +54,7 @@ def test_the_first_layer_that_overflows_is_named_with_what_it_was_given():
     assert (
         "In float16, the layer '0.wide' (Conv3d) was the first to return NaN or infinity from inputs up to 600" in text
     )
-    assert "--set 'precision.float32_layers=[0]'" in text
+    assert "--set precision.float32_layers=0 computes" in text
     assert "--set precision.compute=float32" in text
 
 

@@ -137,6 +137,6 @@ def overflow_advice(found: Overflow | None, precision: PrecisionConfig) -> str:
     if is_half:
         # With its norm, which takes the large values.
         block = "" if found is None else found.layer.rpartition(".")[0] or found.layer
-        keeps = f"--set '{_KEY}=[{block}]' computes it in float32, " if block else ""
-        texts.append(f"Float32 may be enough: {keeps}--set precision.compute=float32 everything")
+        keeps = f"--set {_KEY}={block} computes it in float32, " if block else ""
+        texts.append(f"Float32 may be enough: {keeps}--set precision.compute=float32 computes everything in it")
     return "".join(f". {text}" for text in texts)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from voxelocity.core.batch import ImageFormat
 from voxelocity.core.config import Config
@@ -30,6 +30,11 @@ class LossScaleConfig(Config):
     """Whether it stays as it begins; a step whose gradients overflow is left out all the same."""
 
 
+def _names(value: Any) -> Any:
+    """Names, also if they come as one text; YAML reads 0 as a number."""
+    return [part.strip() for part in str(value).split(",")] if isinstance(value, str | int) else value
+
+
 class PrecisionConfig(Config):
     """Number formats, memory format and compilation of the forward and backward pass."""
 
@@ -37,7 +42,7 @@ class PrecisionConfig(Config):
     """Format of convolutions under autocast; float16 also scales the loss."""
     loss_scale: LossScaleConfig = LossScaleConfig()
     """With float16."""
-    float32_layers: tuple[str, ...] = ()
+    float32_layers: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
     """Layers that compute in float32 whatever `compute` says: their names in the network, or patterns such as
     upsamples.*"""
     channels_last: bool = False

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -82,8 +82,8 @@ def recipe(
     Without arguments, a terminal asks for them.
     """
     overrides, request = options.read_overrides(config, sets), asked.request()
-    name, action, data, out = _complete(name, action, data, request.out)
-    action = _SAME.get(action, action)
+    example, work, data, out = _complete(name, action, data, request.out)
+    work = _SAME.get(work, work)
     from voxelocity.parallel import read_place
     from voxelocity.planning.machine import survey
     from voxelocity_lab.recipes.call import Call
@@ -109,25 +109,29 @@ def recipe(
     )
     # Others are not imported.
     train, predict, benchmark = (
-        value_of(f"voxelocity_lab.recipes.{name}.recipe", part) for part in ("train", "predict", "benchmark")
+        value_of(f"voxelocity_lab.recipes.{example}.recipe", part) for part in ("train", "predict", "benchmark")
     )
     phases.start_up_is_over()
-    if action == "benchmark":
+    if work == "benchmark":
         with interrupt.is_raised():
             benchmark(call)
         return
-    if action != "predict":
+    if work != "predict":
         train(call)
-    if action != "train" and read_place().rank == 0:
-        try:
-            with interrupt.is_raised():
-                predict(call)
-        except KeyboardInterrupt:
-            raise InterruptedRunError(
-                f"recipe: stopped by Ctrl-C while predicting; what was trained stays in {out}, and "
-                f"`{shlex.join(['voxelocity', 'recipe', name, 'predict', str(data), '-o', str(out)])}` continues",
-                signal_number=signal.SIGINT,
-            ) from None
+    if work != "train" and read_place().rank == 0:
+        _predict(predict, call, example)
+
+
+def _predict(predict: Callable[[Any], object], call: Any, example: str) -> None:
+    try:
+        with interrupt.is_raised():
+            predict(call)
+    except KeyboardInterrupt:
+        again = shlex.join(["voxelocity", "recipe", example, "predict", str(call.data), "-o", str(call.out)])
+        raise InterruptedRunError(
+            f"recipe: stopped by Ctrl-C while predicting; what was trained stays in {call.out}; `{again}` continues",
+            signal_number=signal.SIGINT,
+        ) from None
 
 
 def _complete(name: str | None, action: str | None, data: Path | None, out: Path | None) -> tuple[str, str, Path, Path]:

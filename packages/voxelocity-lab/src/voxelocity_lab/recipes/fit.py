@@ -288,8 +288,7 @@ class _Fit:
             step=step,
         )
         like = self._like()
-        found = run.world.run_on_leader(lambda: self._latest(like))
-        kept = None if found is None else found[0]["training"]
+        kept = run.world.run_on_leader(lambda: self._checkpoints.load_good(like=like))
         return explained(
             error, self._step, lambda step: _moved(self._make(step), self._step.device), kept, world=run.world
         )

@@ -31,6 +31,16 @@ _INSTEAD: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     ),
     (_TRAINS, "--set '{spacing}.spacing_mm=[1,1,1]'", ("spacing", "pixdim", "voxel-size", "target-spacing")),
     (_TRAINS, "--set precision.compute=float16, or bfloat16 or float32", ("amp", "fp16", "mixed-precision", "bf16")),
+    (
+        _TRAINS,
+        "--set {optimizer}.clip_norm=1",
+        ("clip-grad", "grad-clip", "clip-norm", "max-grad-norm", "gradient-clip-val"),
+    ),
+    (
+        ("train", "plan"),
+        "--set train.checkpoint_every_epochs=1",
+        ("save-every", "save-interval", "checkpoint-every", "save-freq"),
+    ),
     (_TRAINS, "--set {feed}.num_threads=4", ("workers", "num-workers", "threads", "num-threads", "num-processes")),
     (_TRAINS, "--set {loss}.name=dice_focal", ("loss", "loss-function", "criterion")),
     (_TRAINS, "--set {network}.name=segresnet", ("model", "network", "arch", "architecture", "net")),
@@ -57,7 +67,7 @@ _RECIPE_KEYS = {"fit": "fit", "data": "fit", "optimizer": "fit.optimizer"}
 _OWN_RECIPES = {"pathology", "tractography"}
 # Characters of a command's help in the list of all: more than any has.
 _WHOLE = 1000
-_ACTIONS = dict.fromkeys(("inference", "infer", "generate", "test"), "predict")
+_ACTIONS = dict.fromkeys(("infer", "generate", "test"), "predict")
 
 
 class ListingGroup(TyperGroup):

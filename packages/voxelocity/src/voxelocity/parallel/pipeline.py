@@ -176,7 +176,7 @@ class ProcessPipeline(SegmentedNetwork, PipelineParallelModule):
 
     def _apply(self, *arguments: Any, **options: Any) -> Self:
         """As of any module, but for devices: the stages stay where they are; a single one moves."""
-        super()._apply(*arguments, **options)
+        super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
         if len(set(self.devices)) > 1:
             self._place()
         elif (parameter := next(self.network.parameters(), None)) is not None:

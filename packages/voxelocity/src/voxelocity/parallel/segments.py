@@ -52,7 +52,7 @@ class WrappedNetwork(nn.Module):
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
-        self.register_load_state_dict_pre_hook(_put_below_network)
+        self.register_load_state_dict_pre_hook(_put_below_network)  # type: ignore[no-untyped-call]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         found: dict[str, Any] = self.network.state_dict(*args, **kwargs)

@@ -53,14 +53,14 @@ def keep_float32(network: nn.Module, layers: Sequence[str]) -> nn.Module:
             near = did_you_mean(pattern, known) or f"; its layers are {first} and others below them"
             raise ConfigError(f"step: {_KEY} names '{pattern}', which {type(network).__name__} does not have{near}")
         for name in found:
-            kind = type(known[name])
+            kind: Any = type(known[name])
             if not issubclass(kind, Float32Layer):
                 known[name].__class__ = _float32_kind(kind)
     return network
 
 
 @functools.cache
-def _float32_kind(kind: type[nn.Module]) -> type[nn.Module]:
+def _float32_kind(kind: Any) -> type[nn.Module]:
     return type(kind.__name__, (Float32Layer, kind), {"__module__": kind.__module__})
 
 

@@ -30,14 +30,14 @@ def explained(
         error: with the step.
         training: whose step it was; usable for nothing else from now on.
         make_batch: the batch of this rank at a step, on the device.
-        kept: the last good state of `training`; None if there is none.
+        kept: the last good checkpoint; None if there is none.
         world: the ranks.
     """
     found = None
     if training.is_plain:
         is_usable = training.is_finite()
         if not is_usable and kept is not None:
-            training.load_state(dict(kept))
+            training.load_state(kept["training"])
             is_usable = True
         if is_usable:
             training.set_training_mode()

@@ -64,8 +64,8 @@ def train_steps(
         with session.stage("train"), feed:
             return Loop(session, training, feed, balance, budget, validation, checkpoints, state).run()
     except NonFiniteLossError as error:
-        latest = load_latest(session, training, checkpoints)
-        kept = None if latest is None else latest[0]["training"]
+        like = _state_like(training)
+        kept = session.world.run_on_leader(lambda: checkpoints.load_good(like=like))
         raise explained(error, training, make_batch, kept, world=session.world) from None
 
 
@@ -73,5 +73,10 @@ def load_latest(
     session: Session, training: TrainingStep, checkpoints: Checkpoints
 ) -> tuple[dict[str, Any], Path, list[Path]] | None:
     """See `Checkpoints.load_latest`; on every rank."""
-    like = {"loop": vars(LoopState()), "training": training.state()}
+    like = _state_like(training)
     return session.world.run_on_leader(lambda: checkpoints.load_latest(like=like))
+
+
+def _state_like(training: TrainingStep) -> dict[str, Any]:
+    """What a checkpoint of this training holds, by names and shapes. Called by all ranks."""
+    return {"loop": vars(LoopState()), "training": training.state()}

@@ -101,11 +101,7 @@ def watch_command(request: DiagnoseRequest, recording: Path, *, tell: Callable[[
         recording: folder for the recorder's files; it exists. Nsight's report goes next to it.
         tell: called once with a sentence where nothing has been recorded for a while.
     """
-    uses_nsys = request.has_nsys or (not request.skips_nsys and can_capture())
-    wrapped = wrap(request.command, recording.parent.absolute()) if uses_nsys else None
-    notes = [] if request.has_nsys or wrapped is None else [USED]
-    if request.has_nsys and wrapped is None:
-        notes.append(f"{MISSING}; this time torch.profiler recorded the kernels")
+    wrapped, notes = _wrap_in_nsight(request, recording.parent.absolute())
     variables = recording_environment(
         # The program may change its folder.
         recording.absolute(),
@@ -154,6 +150,16 @@ def watch_command(request: DiagnoseRequest, recording: Path, *, tell: Callable[[
         kernel_groups=groups,
         notes=tuple(notes),
     )
+
+
+def _wrap_in_nsight(request: DiagnoseRequest, folder: Path) -> tuple[list[str] | None, list[str]]:
+    """The command under Nsight, None if it records nothing; and sentences for the user."""
+    if not request.has_nsys and (request.skips_nsys or not can_capture()):
+        return None, []
+    wrapped = wrap(request.command, folder)
+    if wrapped is None:
+        return None, [f"{MISSING}; this time torch.profiler recorded the kernels"]
+    return wrapped, [] if request.has_nsys else [USED]
 
 
 def nothing_recorded_text(command: Sequence[str], status: int) -> str:

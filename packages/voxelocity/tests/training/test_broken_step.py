@@ -55,6 +55,7 @@ def test_the_layer_that_overflowed_is_named_with_what_would_keep_it_from_it(run_
 def test_a_layer_in_float32_lets_it_train_and_is_checked_before(run_in, layer, tmp_path):
     with pytest.raises(ConfigError, match=f"names '{layer}x'.*did you mean '{layer}'"):
         run_in(tmp_path / "none", {**HALF, "precision.float32_layers": f"{layer}x"})
+    assert not (tmp_path / "none").exists()
     block = layer.rpartition(".")[0]
     result = run_in(tmp_path / "run", {**HALF, "precision.float32_layers": block})
     assert result.step == 6

@@ -122,9 +122,16 @@ def test_the_first_call_decides_and_trains_the_very_parameters(options, mode):
 
 
 def test_what_does_not_fit_is_said_at_the_first_call():
-    model = auto_parallelize_model(network_of(), model_size_mb=5000, devices=[10**9])
-    with pytest.raises(InputError, match=r"does not fit: one device would take 1[0-9.]+ GiB on device 0, which has"):
+    model = auto_parallelize_model(network_of(), devices=[10_000])
+    with pytest.raises(InputError, match=r"does not fit: one device would take .* on device 0, which has 9\.77 KiB"):
         model(batch()[0])
+
+
+def test_a_stated_size_that_fits_nowhere_gives_way_to_the_measured_one():
+    model = auto_parallelize_model(network_of(), model_size_mb=5000, devices=[10**9])
+    with pytest.warns(UserWarning, match=r"model_size_mb=5000 would not fit .*one device would take 1[0-9.]+ GiB"):
+        model(batch()[0])
+    assert model.parallel_decision.mode == "one device"
 
 
 def test_measuring_leaves_statistics_and_random_numbers_unchanged():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
@@ -116,7 +117,23 @@ class DecidedAtFirstCall(WrappedNetwork):
                 reason="one device: a model that takes or returns more than one tensor is neither measured nor cut",
             )  # fmt: skip
             return
-        result, decision = _distribute(self.network, sample, world=world, devices=devices, is_in_place=True, **options)
+        try:
+            result, decision = _distribute(
+                self.network, sample, world=world, devices=devices, is_in_place=True, **options
+            )
+        except InputError as error:
+            stated_mb = options.pop("model_size_mb", None)
+            if stated_mb is None or not world.is_alone:
+                raise
+            # Guides state a size that is not that of the reader's model.
+            warnings.warn(
+                f"parallel: model_size_mb={stated_mb:g} would not fit ({error}); what was measured decides",
+                UserWarning,
+                stacklevel=4,
+            )
+            result, decision = _distribute(
+                self.network, sample, world=world, devices=devices, is_in_place=True, **options
+            )
         self._distributed = () if result is self.network else (result,)
         self.parallel_decision = decision
 

@@ -1,8 +1,11 @@
 """`voxelocity recipe`: a complete example by one command."""
 
+from pathlib import Path
+
 import numpy as np
 
 from shared.refused import assert_refused
+from voxelocity_lab.cli import recipe
 
 SETS = {
     "network.num_points": 8,
@@ -27,6 +30,30 @@ def test_both_trains_and_makes_streamlines_and_is_not_repeated_by_accident(voxel
     assert (tmp_path / "run" / "generated.tck").is_file()
     assert_refused(voxelocity(*call), "continue it with --resume, replace it with --overwrite")
     assert voxelocity(*call, "--resume").status == 0
+    # As another program calls it.
+    again = [{"both": "inference"}.get(word, word) for word in call]
+    assert "report.html" in voxelocity(*again).succeeded().out
+
+
+def test_without_arguments_recipes_are_listed_and_what_is_missing_is_named(voxelocity):
+    told = voxelocity("recipe")
+    assert told.status == 2
+    assert "tractography  new streamlines" in told.out
+    assert "predict       with what was trained; `inference` is the same" in told.out
+    told = voxelocity("recipe", "spleen", "train")
+    assert_refused(
+        told, "missing: a data set, the folder of the run, -o; write voxelocity recipe spleen train DATA -o OUT"
+    )
+
+
+def test_a_terminal_asks_for_what_is_missing(monkeypatch, tmp_path):
+    answers = iter(["lung", "tractography", "inference", "lines.trx", "run"])
+    monkeypatch.setattr(recipe.typer, "prompt", lambda *_, **__: next(answers))
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(getattr(recipe.sys, stream), "isatty", lambda: True, raising=False)
+    asked = recipe._complete(None, None, None, None)
+    assert asked == ("tractography", "inference", Path("lines.trx"), Path("run"))
+    assert recipe._complete("brain", "both", Path("a"), Path("b")) == ("brain", "both", Path("a"), Path("b"))
 
 
 def test_wrong_words_are_answered_with_the_right_ones(voxelocity, tmp_path):

@@ -43,6 +43,7 @@ def train(
     loss=mean_square,
     job_values=None,
     sinks=(),
+    compute="float32",
     **values,
 ):
     config = FitConfig(
@@ -57,7 +58,7 @@ def train(
             network,
             loss,
             optimizer=config.optimizer,
-            precision=PrecisionConfig(compute="float32"),
+            precision=PrecisionConfig(compute=compute),
             device=CPU,
             world=run.world,
         )
@@ -161,6 +162,15 @@ def test_a_loss_that_is_not_finite_ends_the_training_with_its_step(tmp_path):
         NonFiniteLossError, match=r"the loss of step 7 is NaN or infinite; .* a lower fit.optimizer.learning_rate"
     ):
         train(tmp_path, bad)
+
+
+def test_a_layer_that_overflows_float16_is_named(tmp_path):
+    def bad(step):
+        batch = make_batch(step)
+        return batch.with_(image=batch.image * 1e30) if step == 7 else batch
+
+    with pytest.raises(NonFiniteLossError, match=r"step 7 .*In float16, Linear, outside of its layers, was the first"):
+        train(tmp_path, bad, compute="float16")
 
 
 @pytest.mark.parametrize(("spares_cores", "expected"), [(True, 1), (False, 3)])

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from voxelocity_observe.monitor.gpu_stats import GPUStats as GPUStats
     from voxelocity_observe.monitor.monitor import Monitor as Monitor
     from voxelocity_observe.spans import SpanRecorder as SpanRecorder
     from voxelocity_observe.spans import end_range as end_range
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "GPUStats",
     "Monitor",
     "SpanRecorder",
     "__version__",
@@ -30,6 +32,7 @@ __all__ = [
 ]
 
 _WHERE = {
+    "GPUStats": "voxelocity_observe.monitor.gpu_stats",
     "Monitor": "voxelocity_observe.monitor.monitor",
     "SpanRecorder": "voxelocity_observe.spans",
     "end_range": "voxelocity_observe.spans",

@@ -19,6 +19,7 @@ from voxelocity_observe.core.errors import InputError, OutputError
 from voxelocity_observe.diagnose import session
 from voxelocity_observe.diagnose.facts import Ending
 from voxelocity_observe.diagnose.result import diagnosis_to_plain, read_diagnosis, write_diagnosis
+from voxelocity_observe.diagnose.tracing import nsys
 from voxelocity_observe.diagnose.watching import command as watching
 from voxelocity_observe.monitor.samples import HostSample, Sample
 
@@ -151,6 +152,27 @@ def test_limits_and_wishes_reach_the_recorder(voxelocity, play, monkeypatch):
     assert play.calls["command"] == ["python", "train.py", "--whole"]
     assert "voxelocity: nsys is not on PATH: get Nsight Systems from https://" in shown.err
     assert "watching python train.py --whole to its own end; Ctrl-C" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("options", "has_driver", "devices", "is_used"),
+    [([], True, "0", True), (["--no-nsys"], True, "0", False), ([], False, "0", False), ([], True, "", False)],
+)
+def test_nsight_records_where_it_and_a_gpu_are(
+    voxelocity, play, monkeypatch, tmp_path, options, has_driver, devices, is_used
+):
+    executable = tmp_path / "bin" / "nsys"
+    executable.parent.mkdir()
+    executable.write_text("#!/bin/sh\n")
+    executable.chmod(0o755)
+    monkeypatch.setenv("PATH", str(executable.parent))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    monkeypatch.setattr(nsys, "_DRIVERS", (tmp_path if has_driver else tmp_path / "none",))
+    shown = voxelocity("diagnose", *options, "python", "train.py")
+    assert shown.status == 0
+    assert play.calls["limits"]["nsys"] is is_used
+    assert (play.calls["command"][0] == str(executable)) is is_used
+    assert ("--no-nsys has torch.profiler record them" in shown.err) is is_used
 
 
 @pytest.fixture

@@ -148,6 +148,7 @@ Triple = tuple[Positive, Positive, Positive]
         ("memory", Literal["memory", "disk"], "tier", "memory"),
         ("measured", Literal["auto", "measured"] | tuple[float, ...], "balance", "measured"),
         ("0.6, 0.4", Literal["auto", "measured"] | tuple[float, ...], "balance", [0.6, 0.4]),
+        ("0, boxes.max:x", tuple[str, ...], "names", ["0", "boxes.max:x"]),
         ("33 %", str, "folder", "33 %"),
         ("four", int, "steps", "four"),
     ],

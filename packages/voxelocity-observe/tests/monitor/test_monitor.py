@@ -52,6 +52,17 @@ def test_without_a_folder_all_stays_in_memory(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_names_of_another_guide_do_the_same(tmp_path, drawn):
+    stats = voxelocity.GPUStats(log_dir=tmp_path / "gpu_logs")
+    assert stats.start_monitoring(interval=0.1) is stats
+    assert stats.period_s == 0.1
+    _until_sampled(stats)
+    record = stats.stop_monitoring()
+    assert stats.plot_stats() == tmp_path / "gpu_logs" / "monitor.png"
+    assert drawn[0][0].samples == record.samples
+    assert read_monitor(tmp_path / "gpu_logs").seconds == pytest.approx(record.seconds, abs=0.01)
+
+
 def test_with_a_folder_the_record_can_be_read_while_it_runs_and_afterwards(tmp_path):
     with Monitor(tmp_path / "watched", period_s=0.1) as monitor:
         _until_sampled(monitor)

@@ -36,6 +36,13 @@ def test_names_of_columns_carry_units():
     assert expected <= set(header)
 
 
+def test_the_memory_of_a_gpu_is_there_as_a_ratio_too():
+    gpu = GpuSample(index=0, memory_used_bytes=2, memory_total_bytes=8)
+    sample = Sample(time_s=1, period_s=1, host=HOST, gpus=(gpu, *GPUS[1:]))
+    cells = dict(zip(columns(sample, DEVICES), row(sample, DEVICES, num_cores=2), strict=True))
+    assert (cells["gpu0_memory_ratio"], cells["gpu1_slice2_memory_ratio"]) == ("0.25", "")
+
+
 def test_a_lost_gpu_leaves_empty_cells_and_is_absent_when_read():
     whole = Sample(time_s=1.0, period_s=1.0, host=HOST, gpus=GPUS)
     without = Sample(time_s=2.0, period_s=1.0, host=HOST, gpus=GPUS[1:])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from voxelocity.training import train as train
     from voxelocity.training import train_folds as train_folds
     from voxelocity.tuning.tune import tune as tune
+    from voxelocity_observe.monitor.gpu_stats import GPUStats as GPUStats
     from voxelocity_observe.monitor.monitor import Monitor as Monitor
     from voxelocity_observe.spans import SpanRecorder as SpanRecorder
     from voxelocity_observe.spans import end_range as end_range
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Feed",
+    "GPUStats",
     "Monitor",
     "SpanRecorder",
     "ThreadBuffer",
@@ -54,6 +56,7 @@ __all__ = [
 _WHERE = {
     "ThreadBuffer": ("voxelocity.data.feed", "ThreadBuffer"),
     "Feed": ("voxelocity.data.pipeline", "Feed"),
+    "GPUStats": ("voxelocity_observe.monitor.gpu_stats", "GPUStats"),
     "Monitor": ("voxelocity_observe.monitor.monitor", "Monitor"),
     "open": ("voxelocity.data.source", "open_cases"),
     "plan": ("voxelocity.planning", "make_plan"),

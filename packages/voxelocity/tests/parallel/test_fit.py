@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from shared.ranks import finish, start_ranks
-from voxelocity.parallel.fit import auto_parallelize_model, decide
+from voxelocity.parallel.auto import auto_parallelize_model
+from voxelocity.parallel.fit import decide, decide_in_process
 from voxelocity.parallel.footprint import SegmentCost, measure_segments
 from voxelocity.parallel.segments import segments_of
 from voxelocity_observe.core.errors import InputError
@@ -68,6 +69,24 @@ def test_one_device_computes_again_before_it_gives_up():
         decide(alone, [90 * _MB], num_patches=1, mode="pipeline")
 
 
+def test_a_process_uses_its_other_devices_before_it_computes_twice():
+    # 16 of state and 40 of activations in four segments; checkpointing takes 30.
+    def mode_of(*limits_mb, **options):
+        decision = decide_in_process(ALIKE[0], [limit * _MB for limit in limits_mb], num_patches=4, **options)
+        return decision.mode, decision.cuts, decision.predicted_bytes
+
+    assert mode_of(56, 10) == ("one device", (), (56 * _MB,))
+    assert mode_of(42, 14) == ("pipeline", (3,), (42 * _MB, 14 * _MB))
+    assert mode_of(14, 42) == ("pipeline", (1,), (14 * _MB, 42 * _MB))
+    assert mode_of(30, 5) == ("checkpointing", (), (30 * _MB,))
+    with pytest.raises(
+        InputError, match=r"one device would take .* on device 0.*cannot be cut.*checkpointing would take"
+    ):
+        mode_of(29, 5)
+    with pytest.raises(InputError, match="ddp is for several ranks or devices"):
+        mode_of(90, 90, mode="ddp")
+
+
 def test_what_is_measured_of_a_segment_is_what_autograd_keeps():
     network = torch.nn.Sequential(torch.nn.Conv3d(1, 2, 3, padding=1), torch.nn.Sigmoid(), torch.nn.Conv3d(2, 1, 1))
     image = torch.randn(1, 1, 8, 8, 8)
@@ -83,8 +102,9 @@ def test_what_is_measured_of_a_segment_is_what_autograd_keeps():
 
 def test_a_model_that_fits_stays_as_it_is():
     network = torch.nn.Sequential(torch.nn.Conv3d(1, 2, 3, padding=1), torch.nn.Conv3d(2, 1, 1))
-    found, decision = auto_parallelize_model(network, torch.randn(2, 1, 8, 8, 8), devices=[_MB])
+    found = auto_parallelize_model(network, torch.randn(2, 1, 8, 8, 8), devices=[_MB])
     assert found is network
+    decision = found.parallel_decision
     assert decision.mode == "one device"
     assert decision.measured_bytes[0] == pytest.approx(decision.predicted_bytes[0], rel=0.35)
     with pytest.raises(InputError, match="2 patches does not fit"):
@@ -112,9 +132,10 @@ found = {}
 with join_world() as world:
     part = slice(2 * world.place.rank, 2 * world.place.rank + 2)
     for mode in ("ddp", "fsdp", "checkpointing", "pipeline"):
-        model, decision = auto_parallelize_model(
+        model = auto_parallelize_model(
             make(), image, world=world, devices=[10**9, 10**9], mode=mode, num_microbatches=2
         )
+        decision = model.parallel_decision
         if isinstance(model, PipelineParallelModule):
             model.make_gradients(image, label, loss)
             by_id = {id(value): name for name, value in model.stage.state_dict(keep_vars=True).items()}

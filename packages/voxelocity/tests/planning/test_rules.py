@@ -158,6 +158,12 @@ def test_each_optimizer_gets_the_rate_and_the_momentum_of_its_entry(name):
     assert (plan.optimizer.learning_rate, plan.optimizer.momentum) == (kind.planned_rate[0], momentum[0])
 
 
+def test_the_plan_shows_at_which_norm_gradients_are_clipped():
+    choice = chosen(settled(), "optimizer.clip_norm")
+    assert (choice.value, choice.reason) == (12.0, "longer gradients are scaled down to this norm, as in nnU-Net")
+    assert chosen(settled(overrides={"optimizer.clip_norm": 1.0}), "optimizer.clip_norm").value == 1.0
+
+
 def test_the_reason_of_the_loss_names_the_others():
     choice = chosen(settled(), "loss.name")
     assert (choice.value, [name for name in LOSSES if name not in choice.reason]) == ("dice_ce", ["dice_ce"])

@@ -19,7 +19,7 @@ from voxelocity.infer import Predictor
 from voxelocity.parallel import Place
 from voxelocity.report import read_run
 from voxelocity.step import TrainingStep
-from voxelocity.training import entry, train, validation
+from voxelocity.training import entry, train, train_steps, validation
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.open_session import RunContext, SessionPlan, open_session
 from voxelocity.training.run_folder import RunFolder
@@ -433,13 +433,13 @@ def test_a_stop_before_the_first_step_says_that_nothing_is_lost(whole_run, run_i
 
 def test_a_stop_at_step_0_of_the_loop_says_so_too(run_in, tmp_path, monkeypatch):
     stop = StopRequest()
-    feed = entry.Feed
+    feed = train_steps.Feed
 
     def stopped(*args, **options):
         stop.signal_number = signal.SIGINT
         return feed(*args, **options)
 
-    monkeypatch.setattr(entry, "Feed", stopped)
+    monkeypatch.setattr(train_steps, "Feed", stopped)
     with pytest.raises(InterruptedRunError, match="before the first training step, so there was nothing to save"):
         run_in(tmp_path / "run", stop=stop)
 
@@ -647,6 +647,19 @@ def test_a_batch_that_does_not_fit_is_cut_and_the_run_says_so(run_in, whole_run,
     # Biases before instance norms have no effect, and gradients of roundings alone.
     for name in (name for name, weight in theirs.items() if weight.ndim > 1):
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-3)
+
+
+def test_checkpoints_are_written_at_the_end_of_epochs_if_the_plan_says_so(run_in, tmp_path):
+    keys = {"train.steps": 12, "train.keep_checkpoints": 99}
+    run_in(tmp_path / "by_time", keys)
+    run_in(tmp_path / "by_epoch", {**keys, "train.checkpoint_every_epochs": 1})
+    assert [event["step"] for event in events(tmp_path / "by_time", "checkpoint")] == [12]
+    found = [event["step"] for event in events(tmp_path / "by_epoch", "checkpoint")]
+    # A stretch of steps ends with each of them.
+    stretches = events(tmp_path / "by_epoch", "steps")
+    ends = [after for after, before in zip(stretches[1:], stretches, strict=False) if after["epoch"] > before["epoch"]]
+    assert found[:-1] == [event["step"] - event["num_steps"] for event in ends]
+    assert len(found) > 2
 
 
 def loss_that_breaks(at_call, how):

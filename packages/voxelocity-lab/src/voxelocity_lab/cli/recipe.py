@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 import signal
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -14,21 +16,35 @@ from voxelocity.cli import options, phases
 from voxelocity.core.requests.plan import DeviceChoice, read_device
 from voxelocity_observe.cli import interrupt
 from voxelocity_observe.cli.asking import Asked, options_of
-from voxelocity_observe.core.errors import InterruptedRunError
+from voxelocity_observe.core.errors import InputError, InterruptedRunError
 from voxelocity_observe.core.first_use import value_of
 from voxelocity_observe.core.quantities import parse_duration_s
 from voxelocity_observe.core.request import Option, UserRequest
 from voxelocity_observe.sinks import TRACKERS
 
 Name = Literal["brain", "pathology", "spleen", "tractography"]
-Action = Literal["train", "predict", "both", "benchmark"]
+Action = Literal["train", "predict", "both", "benchmark", "inference"]
+_EXAMPLES = {
+    "brain": "regions of brain tumors in four MR images",
+    "pathology": "tumor on slides, by their tiles",
+    "spleen": "the spleen in CT",
+    "tractography": "new streamlines of each bundle, by diffusion",
+}
+_ACTIONS = {
+    "train": "a model",
+    "predict": "with what was trained; `inference` is the same",
+    "both": "one after the other",
+    "benchmark": "compare with the usual way",
+}
+_SAME = {"inference": "predict"}
+"""Actions by the names of other programs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _RecipeRequest(UserRequest):
     """What every recipe takes, whatever it does."""
 
-    out: Annotated[Path, Option(flags=("-o", "--out"))]
+    out: Annotated[Path | None, Option(flags=("-o", "--out"))] = None
     """Folder of the run."""
     time_budget_s: Annotated[float, Option(flags=("--time-budget",), read=parse_duration_s, shown="")] = 0.0
     """Train until then: 90s, 15m, 1h."""
@@ -50,17 +66,28 @@ class _RecipeRequest(UserRequest):
 @options_of(_RecipeRequest, texts={"log": f"Also log to {', '.join(TRACKERS)}."})
 def recipe(
     asked: Asked[_RecipeRequest],
-    name: Annotated[Name, typer.Argument(help=f"Which example: {', '.join(get_args(Name))}.")],
+    name: Annotated[
+        Name | None, typer.Argument(help=f"Which example: {', '.join(get_args(Name))}.", show_default=False)
+    ] = None,
     action: Annotated[
-        Action, typer.Argument(help="train, predict with what was trained, both, or benchmark, to compare.")
-    ],
-    data: Annotated[Path, typer.Argument(help="The data set; each recipe's page says what it takes.")],
+        Action | None,
+        typer.Argument(
+            help="train, predict with what was trained, both, or benchmark, to compare.", show_default=False
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Argument(help="The data set; each recipe's page says what it takes.", show_default=False)
+    ] = None,
     config: Annotated[Path | None, typer.Option("--config", help="YAML with settings of the recipe.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="One setting of the recipe: --set a.b=c.")] = None,
 ) -> None:
-    """Run a complete example: a task from data to results, by one command."""
+    """Run a complete example: a task from data to results, by one command.
+
+    Without arguments, a terminal asks for them.
+    """
     overrides, request = options.read_overrides(config, sets), asked.request()
-    out = request.out
+    example, work, data, out = _complete(name, action, data, request.out)
+    work = _SAME.get(work, work)
     from voxelocity.parallel import read_place
     from voxelocity.planning.machine import survey
     from voxelocity_lab.recipes.call import Call
@@ -89,22 +116,67 @@ def recipe(
     )
     # Others are not imported.
     train, predict, benchmark = (
-        value_of(f"voxelocity_lab.recipes.{name}.recipe", part) for part in ("train", "predict", "benchmark")
+        value_of(f"voxelocity_lab.recipes.{example}.recipe", part) for part in ("train", "predict", "benchmark")
     )
     phases.start_up_is_over()
-    if action == "benchmark":
+    if work == "benchmark":
         with interrupt.is_raised():
             benchmark(call)
         return
-    if action != "predict":
+    if work != "predict":
         train(call)
-    if action != "train" and read_place().rank == 0:
-        try:
-            with interrupt.is_raised():
-                predict(call)
-        except KeyboardInterrupt:
-            raise InterruptedRunError(
-                f"recipe: stopped by Ctrl-C while predicting; what was trained stays in {out}, and "
-                f"`{shlex.join(['voxelocity', 'recipe', name, 'predict', str(data), '-o', str(out)])}` continues",
-                signal_number=signal.SIGINT,
-            ) from None
+    if work != "train" and read_place().rank == 0:
+        _predict(predict, call, example)
+
+
+def _predict(predict: Callable[[Any], object], call: Any, example: str) -> None:
+    try:
+        with interrupt.is_raised():
+            predict(call)
+    except KeyboardInterrupt:
+        again = shlex.join(["voxelocity", "recipe", example, "predict", str(call.data), "-o", str(call.out)])
+        raise InterruptedRunError(
+            f"recipe: stopped by Ctrl-C while predicting; what was trained stays in {call.out}; `{again}` continues",
+            signal_number=signal.SIGINT,
+        ) from None
+
+
+def _complete(name: str | None, action: str | None, data: Path | None, out: Path | None) -> tuple[str, str, Path, Path]:
+    """What was given, and what is missing as the user answers in a terminal.
+
+    Raises:
+        InputError: something is missing, and there is no terminal to ask in.
+    """
+    if name is not None and action is not None and data is not None and out is not None:
+        return name, action, data, out
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if name is None:
+            typer.echo("voxelocity recipe NAME ACTION DATA -o OUT\n\nNAME:")
+            _list(_EXAMPLES)
+            typer.echo("ACTION:")
+            _list(_ACTIONS)
+            raise typer.Exit(2)
+        given = {"an action": action, "a data set": data, "the folder of the run, -o": out}
+        missing = ", ".join(what for what, value in given.items() if value is None)
+        raise InputError(
+            f"recipe: missing: {missing}; write voxelocity recipe {name} {action or '|'.join(_ACTIONS)} "
+            f"{data or 'DATA'} -o {out or 'OUT'}"
+        )
+    name = name or _choose("Example", _EXAMPLES)
+    action = action or _choose("Action", _ACTIONS)
+    data = data or Path(typer.prompt("Data set"))
+    return name, action, data, out or Path(typer.prompt("Folder of the run", default=f"{name}_run"))
+
+
+def _choose(title: str, choices: Mapping[str, str]) -> str:
+    _list(choices)
+    while True:
+        answer = str(typer.prompt(title)).strip()
+        if answer in (*choices, *_SAME):
+            return answer
+        typer.echo(f"{answer!r} is not one of {', '.join(choices)}")
+
+
+def _list(choices: Mapping[str, str]) -> None:
+    for name, text in choices.items():
+        typer.echo(f"  {name:14s}{text}")

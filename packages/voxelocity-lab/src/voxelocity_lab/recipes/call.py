@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import torch
 from rich.console import Console
 
-from voxelocity.core.config import Config, set_value
+from voxelocity.core.config import AUTO, Config, set_value
+from voxelocity.core.requests.plan import in_own_keys
 from voxelocity.planning import DeviceChoice
 from voxelocity_observe.sinks import Sink
 
@@ -57,8 +58,9 @@ class Call:
         """The settings of a recipe: these values, changed by `overrides`; messages begin with `where`.
 
         Raises:
-            ConfigError: a key does not exist, or a value cannot be used.
+            ConfigError: a key does not exist, or a value cannot be used; "auto" leaves a key as the recipe has it.
         """
-        for key, value in self.overrides.items():
-            set_value(values, key, value)
+        for key, value in in_own_keys(self.overrides).items():
+            if value != AUTO:
+                set_value(values, key, value)
         return kind.parse(values, where=where)

@@ -32,6 +32,7 @@ from voxelocity.step import (
     set_backend,
 )
 from voxelocity.training.balancing import measure_shares
+from voxelocity.training.broken_step import explained
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.progress import TerminalProgress
@@ -204,7 +205,7 @@ class _Fit:
 
     def _restore(self) -> None:
         # All ranks put the state together.
-        like = {"loop": dict(vars(self._state)), "training": self._step.state()}
+        like = self._like()
         found = self._run.world.run_on_leader(lambda: self._latest(like)) if self._run.is_resumed else None
         if found is not None:
             state, _, damaged = found
@@ -270,13 +271,7 @@ class _Fit:
         run, step = self._run, self._state.step
         if not bool(torch.isfinite(values).all()):
             first = step - len(values) + int((~torch.isfinite(values)).nonzero()[0, 0])
-            raise NonFiniteLossError(
-                f"recipe: the loss of step {first} is NaN or infinite; train again with a lower "
-                "fit.optimizer.learning_rate (--set) and --overwrite. The last checkpoint in "
-                f"{run.folder.checkpoints} is from before",
-                case_ids=(),
-                step=first,
-            )
+            raise self._not_finite(first)
         mean, epoch = float(values.mean()), step // self._epoch_steps
         num_images = len(values) * self._config.batch_size
         run.log.write(
@@ -292,9 +287,27 @@ class _Fit:
             remaining_s=self._state.trained_s / max(progress, 1e-6) * (1.0 - progress),
         )
 
+    def _not_finite(self, step: int) -> NonFiniteLossError:
+        run = self._run
+        error = NonFiniteLossError(
+            f"recipe: the loss of step {step} is NaN or infinite; train again with a lower "
+            f"fit.optimizer.learning_rate (--set) and --overwrite. The last checkpoint in {run.folder.checkpoints} is "
+            "from before",
+            case_ids=(),
+            step=step,
+        )
+        like = self._like()
+        kept = run.world.run_on_leader(lambda: self._checkpoints.load_good(like=like))
+        return explained(
+            error, self._step, lambda step: _moved(self._make(step), self._step.device), kept, world=run.world
+        )
+
+    def _like(self) -> dict[str, Any]:
+        return {"loop": dict(vars(self._state)), "training": self._step.state()}
+
     def _save(self) -> None:
         run = self._run
-        state = {"loop": dict(vars(self._state)), "training": self._step.state()}
+        state = self._like()
         path = run.world.run_on_leader(lambda: self._checkpoints.save(self._state.step, state))
         run.log.write("checkpoint", step=self._state.step, path=f"{path.parent.name}/{path.name}")
         self._saved_s, self._saved_step = run.clock(), self._state.step

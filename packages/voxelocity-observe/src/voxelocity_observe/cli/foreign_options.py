@@ -37,6 +37,12 @@ _INSTEAD: tuple[tuple[tuple[str, ...], str, str], ...] = (
         "--set {feed}.num_threads=4",
         "workers num-workers threads num-threads num-processes np num-proc j",
     ),
+    (_TRAINS, "--set {optimizer}.clip_norm=1", "clip-grad grad-clip clip-norm max-grad-norm gradient-clip-val"),
+    (
+        ("train", "plan"),
+        "--set train.checkpoint_every_epochs=1",
+        "save-every save-interval checkpoint-every save-freq",
+    ),
     (_TRAINS, "--set {loss}.name=dice_focal", "loss loss-function criterion"),
     (_TRAINS, "--set {network}.name=segresnet", "model network arch architecture net"),
     (
@@ -110,7 +116,7 @@ _RECIPE_KEYS = {"fit": "fit", "data": "fit", "optimizer": "fit.optimizer"}
 _OWN_RECIPES = {"pathology", "tractography"}
 # Characters of a command's help in the list of all: more than any has.
 _WHOLE = 1000
-_ACTIONS = dict.fromkeys(("inference", "infer", "generate", "test"), "predict")
+_ACTIONS = dict.fromkeys(("infer", "generate", "test"), "predict")
 # What to write for commands of other tools.
 _COMMANDS = {
     "voxelocity predict RUN INPUT -o OUT": (

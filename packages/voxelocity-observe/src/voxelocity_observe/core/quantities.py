@@ -263,6 +263,9 @@ def _options(annotation: Any) -> list[Any]:
 def _read_sequence(text: str, items: tuple[Any, ...]) -> Any:
     parts = [part.strip() for part in text.split(",")] if text not in ("none", "") else []
     (inner,) = _options(items[0])[:1]
+    if inner is str:
+        # A name may hold an x.
+        return parts
     if typing.get_origin(inner) is not tuple:
         return [_read_item(item) for part in parts for item in re.split(r"\s*[x×]\s*", part)] if parts else []
     rows = [re.split(r"\s*[x×]\s*", part) for part in parts]

@@ -35,9 +35,15 @@ class DiagnoseRequest(UserRequest):
     Otherwise they stay unchanged.
     """
     has_nsys: Annotated[bool, Option(flags=("--nsys",))] = False
-    """Record with Nsight Systems too, if installed."""
+    """Record kernels with Nsight Systems, or say why not.
+
+    Without it, that is done where `nsys` and a GPU are there.
+    """
+    skips_nsys: Annotated[bool, Option(flags=("--no-nsys",))] = False
+    """Record kernels with torch.profiler even where `nsys` is installed."""
 
     def _check(self) -> None:
+        self.check_one_of("the first asks for Nsight Systems, the second leaves it out", "has_nsys", "skips_nsys")
         self.check_number("seconds", "give seconds, at least 1", least=1.0)
         if self.folder is None:
             if not self.command:
@@ -48,4 +54,4 @@ class DiagnoseRequest(UserRequest):
             raise self.refusal(f"{self.folder} is already recorded; leave it out, or give a command", *watched)
 
 
-_OF_COMMANDS = ("seconds", "is_whole", "has_experiments", "keeps_saves", "has_nsys")
+_OF_COMMANDS = ("seconds", "is_whole", "has_experiments", "keeps_saves", "has_nsys", "skips_nsys")

@@ -48,6 +48,8 @@ class MonitorRecord:
 _RANK_FIELDS = {"ranks": "rank", "rank_cores": "cores", "rank_memory_bytes": "memory_bytes"}
 # monitor.json holds the names of each GPU, once.
 _GPU_FIELDS = [*GPU_FIELDS, "throttle_reasons"]
+# Written, but not read: it follows from others.
+_GPU_COLUMNS = [*_GPU_FIELDS, "memory_ratio"]
 _CORE = re.compile(r"core(\d+)_busy_share$")
 _GPU = re.compile(r"gpu(\d+)(?:_slice(\d+))?_(\w+)$")
 _WHOLE = ("_bytes", "num_processes", "num_threads", "num_other_processes")
@@ -63,7 +65,7 @@ def columns(sample: Sample, devices: Iterable[Device]) -> list[str]:
         *HOST_FIELDS,
         *_RANK_FIELDS,
         *(f"core{core}_busy_share" for core in range(len(sample.host.core_shares))),
-        *(f"{_prefix(device)}_{name}" for device in devices for name in _GPU_FIELDS),
+        *(f"{_prefix(device)}_{name}" for device in devices for name in _GPU_COLUMNS),
     ]
 
 
@@ -77,7 +79,7 @@ def row(sample: Sample, devices: Iterable[Device], *, num_cores: int) -> list[st
     cells += cores + [""] * (num_cores - len(cores))
     for device in devices:
         gpu = gpus.get(device)
-        cells += [_cell(getattr(gpu, name)) if gpu is not None else "" for name in _GPU_FIELDS]
+        cells += [_cell(getattr(gpu, name)) if gpu is not None else "" for name in _GPU_COLUMNS]
     return cells
 
 

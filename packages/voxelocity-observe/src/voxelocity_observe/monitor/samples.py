@@ -49,6 +49,13 @@ class GpuSample:
     pcie_send_bytes_per_s: float | None = None
     throttle_reasons: tuple[str, ...] = ()
 
+    @property
+    def memory_ratio(self) -> float | None:
+        """Used memory as a share of all, 0 to 1."""
+        if self.memory_used_bytes is None or not self.memory_total_bytes:
+            return None
+        return self.memory_used_bytes / self.memory_total_bytes
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankSample:

@@ -7,8 +7,9 @@ world of one, which exchanges nothing.
 - `watchdog`: ranks that stop or hang, noticed by signs of life. `balance`: work divided, as pure functions.
 - `launch`, `slurm`: ranks started by torchrun's agent; the script of a job, which resumes by itself.
 - `sharding`, `distributed`, `modes`: where the tensors of a network are while ranks train it.
-- `segments`, `pipeline`: a network as a list of parts that can be cut anywhere; stages, and the best cuts.
-- `footprint`, `fit`: what each segment takes, the simplest way in which a model fits.
+- `segments`, `pipeline`: a network as a list of parts that can be cut anywhere; stages, the best `cuts`,
+  and the `whole_loss` of all pieces.
+- `footprint`, `fit`, `auto`: what each segment takes, the simplest way in which a model fits, the model in that way.
 """
 
 from typing import TYPE_CHECKING
@@ -18,8 +19,9 @@ from voxelocity_observe.core.first_use import first_use
 from voxelocity_observe.core.place import Place, launcher_job, read_place
 
 if TYPE_CHECKING:
+    from voxelocity.parallel.auto import auto_parallelize_model
     from voxelocity.parallel.distributed import Pipelined
-    from voxelocity.parallel.fit import auto_parallelize_model, decide_by_measurement
+    from voxelocity.parallel.fit import decide_by_measurement
     from voxelocity.parallel.modes import Mode, shard
     from voxelocity.parallel.pipeline import PipelineParallelModule
     from voxelocity.parallel.sharding import Sharding
@@ -50,7 +52,8 @@ __getattr__ = first_use(
     __name__,
     {
         "distributed": ("Pipelined",),
-        "fit": ("auto_parallelize_model", "decide_by_measurement"),
+        "auto": ("auto_parallelize_model",),
+        "fit": ("decide_by_measurement",),
         "pipeline": ("PipelineParallelModule",),
         "modes": ("Mode", "shard"),
         "sharding": ("Sharding",),

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from voxelocity.parallel.pipeline import Loss, PipelineParallelModule
+from voxelocity.parallel.pipeline import RankPipeline
 from voxelocity.parallel.segments import segments_of
 from voxelocity.parallel.sharding import Named, Sharding
+from voxelocity.parallel.whole_loss import Loss
 from voxelocity.parallel.world import World
 
 
@@ -104,18 +105,16 @@ class FullySharded(Sharding):
 
 
 class Pipelined(Sharding):
-    """A network of which each rank trains a stage, see `PipelineParallelModule`."""
+    """A network of which each rank trains a stage, see `RankPipeline`."""
 
     is_plain = takes_shares = False
-    module: PipelineParallelModule
+    module: RankPipeline
 
     def __init__(
         self, network: nn.Module, world: World, *, device: torch.device, cuts: Sequence[int], num_microbatches: int
     ) -> None:
         self._world, self.blank = world, copy.deepcopy(network)
-        self.module = PipelineParallelModule(
-            network, world, device=device, cuts=cuts, num_microbatches=num_microbatches
-        )
+        self.module = RankPipeline(network, world, device=device, cuts=cuts, num_microbatches=num_microbatches)
         self.own = self.module.stage
 
     def trained(self) -> list[nn.Parameter | None]:
@@ -124,7 +123,7 @@ class Pipelined(Sharding):
         return [own.get(name) for name, _ in self.blank.named_parameters()]
 
     def make_gradients(self, image_bcxyz: torch.Tensor, label: torch.Tensor, loss: Loss) -> torch.Tensor:
-        """See `PipelineParallelModule.make_gradients`."""
+        """See `RankPipeline.make_gradients`."""
         return self.module.make_gradients(image_bcxyz, label, loss)
 
     def collect(self, values: Named) -> Named:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict, Unpack
 
 import torch
 from torch import nn
 
-from voxelocity.parallel.footprint import SegmentCost, backward, free_bytes, measure_segments, peak_bytes
-from voxelocity.parallel.modes import Mode, shard
-from voxelocity.parallel.pipeline import PipelineParallelModule, cheapest_cuts
+from voxelocity.parallel.cuts import cheapest_cuts
+from voxelocity.parallel.footprint import SegmentCost, free_bytes, measure_segments
+from voxelocity.parallel.modes import Mode
 from voxelocity.parallel.segments import Segment, segments_of
-from voxelocity.parallel.world import ALONE, World
+from voxelocity.parallel.world import World
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.quantities import bytes_text
 
 # AdamW's two moments in float32.
-_ADAM_BYTES = 8.0
+ADAM_BYTES = 8.0
 _MEBI = 1 << 20
-_NUM_MICROBATCHES = 8
+NUM_MICROBATCHES = 8
 
 
 class FitOptions(TypedDict, total=False):
@@ -43,13 +44,14 @@ class ParallelDecision:
     Attributes:
         mode: "one device"; "ddp": a copy on each rank; "fsdp": parameters, gradients and optimizer state in shards;
             "checkpointing": a copy on each rank, whose activations are computed again for the backward pass;
-            "pipeline": a stage on each rank.
-        predicted_bytes: what a training step takes, by rank.
-        limit_bytes: what there is, by rank.
+            "pipeline": a stage on each rank, or on each device of one process.
+        predicted_bytes: what a training step takes, by rank or, in one process, by device.
+        limit_bytes: what there is there.
         reason: in one sentence, with the figures that decided.
         rejected: for each simpler way, why it was not chosen.
         cuts: of a pipeline.
-        measured_bytes: what a step of the result took, by rank; empty if it was not tried.
+        measured_bytes: what a step of the result took, by rank (of one process, on the first device); empty if it was
+            not tried.
     """
 
     mode: Mode
@@ -67,7 +69,7 @@ def decide(
     *,
     num_patches: int,
     mode: Mode | Literal["auto"] = "auto",
-    optimizer_bytes: float = _ADAM_BYTES,
+    optimizer_bytes: float = ADAM_BYTES,
     num_pieces: int = 1,
 ) -> ParallelDecision:
     """The simplest way in which a training step fits every rank: one device, copies, shards, checkpointing, a pipeline.
@@ -103,27 +105,52 @@ def decide(
             return _decision(way, needed, limit_bytes, rejected)
         rejected.append(_too_much(way, needed, limit_bytes))
     if size > 1 and mode in ("auto", "pipeline"):
-        try:
-            # One piece of the batch is computed at a time.
-            cuts = cheapest_cuts(
-                [[cost.seconds for cost in chain] for chain in costs],
-                sizes=[
-                    [_step_bytes([cost], optimizer_bytes, num_pieces=num_pieces) for cost in chain] for chain in costs
-                ],
-                limits=limit_bytes,
-            )
-        except InputError as error:
-            rejected.append(f"{error}")
-        else:
-            bounds = (0, *cuts, len(costs[0]))
-            stages = (costs[rank][bounds[rank] : bounds[rank + 1]] for rank in range(size))
-            needed = [_step_bytes(stage, optimizer_bytes, num_pieces=num_pieces) for stage in stages]
-            return _decision("pipeline", needed, limit_bytes, rejected, cuts)
-    why_not = "; ".join(rejected) or f"{mode} is for several ranks"
-    raise InputError(
-        f"parallel: a step on {num_patches} patches does not fit: {why_not}; use smaller patches, a "
-        "smaller batch, narrower network.widths, or more devices"
-    )
+        found = _pipelined(costs, limit_bytes, rejected, optimizer_bytes=optimizer_bytes, num_pieces=num_pieces)
+        if found is not None:
+            return found
+    raise _fits_nowhere(num_patches, rejected or [f"{mode} is for several ranks"])
+
+
+def decide_in_process(
+    costs: Sequence[SegmentCost],
+    limit_bytes: Sequence[int],
+    *,
+    num_patches: int,
+    mode: Mode | Literal["auto"] = "auto",
+    optimizer_bytes: float = ADAM_BYTES,
+    num_pieces: int = 1,
+) -> ParallelDecision:
+    """As `decide`, for the devices of one process: the first alone, a stage on each, the first with checkpointing.
+
+    Stages come before checkpointing, as the other devices would be idle.
+
+    Args:
+        costs: of each segment, for the patches of a whole batch.
+        limit_bytes: of each device.
+        num_patches: of a batch.
+        mode: the only way to consider; "auto" considers all.
+        optimizer_bytes: state of the optimizer for each parameter.
+        num_pieces: into which a pipeline divides the batch.
+
+    Raises:
+        InputError: none of them fits.
+    """
+    whole, checkpointed = _step_bytes(costs, optimizer_bytes), _checkpointed_bytes(costs, optimizer_bytes)
+    rejected: list[str] = []
+    if mode in ("auto", "one device"):
+        if whole <= limit_bytes[0]:
+            return _decision("one device", [whole], limit_bytes[:1], rejected)
+        rejected.append(_too_much("one device", [whole], limit_bytes, kind="device"))
+    if len(limit_bytes) > 1 and mode in ("auto", "pipeline"):
+        chains = [costs] * len(limit_bytes)
+        found = _pipelined(chains, limit_bytes, rejected, optimizer_bytes=optimizer_bytes, num_pieces=num_pieces)
+        if found is not None:
+            return found
+    if mode in ("auto", "checkpointing"):
+        if checkpointed <= limit_bytes[0]:
+            return _decision("checkpointing", [checkpointed], limit_bytes[:1], rejected)
+        rejected.append(_too_much("checkpointing", [checkpointed], limit_bytes, kind="device"))
+    raise _fits_nowhere(num_patches, rejected or [f"{mode} is for several ranks or devices"])
 
 
 def decide_by_measurement(
@@ -131,77 +158,62 @@ def decide_by_measurement(
     sample: torch.Tensor,
     *,
     world: World,
-    limit_bytes: int | None,
+    limit_bytes: int | Sequence[int] | None,
     **options: Unpack[FitOptions],
 ) -> ParallelDecision:
     """What `decide` says of a model, once one of its patches was measured on each rank. Called by all ranks.
 
-    Arguments as for `auto_parallelize_model`, but `limit_bytes` is that of this rank. The model is left unchanged.
+    Arguments as for `auto_parallelize_model`, but `limit_bytes` is that of this rank, or of each device of a process
+    alone. The model is left unchanged.
     """
-    segments = world.run_on_all(lambda: segments_of(model))
-    costs = [_scaled(cost, model, options.get("model_size_mb")) for cost in _measure_on(segments, sample)]
+    segments = world.run_on_all(lambda: segments_of(model) if world.place.size > 1 else _segments_or_whole(model))
+    with _undisturbed(model, sample.device):
+        costs = [_scaled(cost, model, options.get("model_size_mb")) for cost in _measure_on(segments, sample)]
     limit_bytes = free_bytes(sample.device) if limit_bytes is None else limit_bytes
+    known: _Known = {
+        "num_patches": len(sample),
+        "mode": options.get("mode", "auto"),
+        "optimizer_bytes": options.get("optimizer_bytes", ADAM_BYTES),
+        "num_pieces": min(options.get("num_microbatches", NUM_MICROBATCHES), len(sample)),
+    }
+    if not isinstance(limit_bytes, int):
+        return decide_in_process(costs, limit_bytes, **known)
     gathered = world.gather((costs, limit_bytes))
     return world.run_on_leader(
-        lambda: decide(
-            [of_rank for of_rank, _ in gathered],
-            [limit for _, limit in gathered],
-            num_patches=len(sample),
-            mode=options.get("mode", "auto"),
-            optimizer_bytes=options.get("optimizer_bytes", _ADAM_BYTES),
-            num_pieces=min(options.get("num_microbatches", _NUM_MICROBATCHES), len(sample)),
-        )
+        lambda: decide([of_rank for of_rank, _ in gathered], [limit for _, limit in gathered], **known)
     )
 
 
-def auto_parallelize_model(
-    model: nn.Module,
-    sample: torch.Tensor,
-    *,
-    world: World = ALONE,
-    devices: Sequence[int] | None = None,
-    verify: bool = True,
-    **options: Unpack[FitOptions],
-) -> tuple[nn.Module, ParallelDecision]:
-    """The model distributed over the ranks in the simplest way that fits, and what decided. Called by all ranks.
+class _Known(TypedDict):
+    num_patches: int
+    mode: Mode | Literal["auto"]
+    optimizer_bytes: float
+    num_pieces: int
 
-    Args:
-        model: equal on all ranks; `segments_of` says which can be cut.
-        sample: (b, c, x, y, z), a whole batch, on the device of this rank.
-        world: the ranks.
-        devices: bytes that each rank may use; what is free on its device if not given.
-        verify: whether to run one step of the result, on the sample, and measure what it takes.
-        options: see `FitOptions`.
 
-    Returns:
-        The model as DDP, FSDP2, with checkpointing, as a `PipelineParallelModule` or unchanged, on the device of the
-        sample; and the decision.
+def _segments_or_whole(model: nn.Module) -> Sequence[Segment]:
+    """A network that cannot be cut is one segment: it may fit the device as it is."""
+    try:
+        return segments_of(model)
+    except InputError:
+        return (Segment("replace", model, (model,)),)
 
-    Raises:
-        InputError: the model cannot be cut, or fits in no way.
-    """
-    decision = decide_by_measurement(
-        model,
-        sample,
-        world=world,
-        limit_bytes=None if devices is None else int(devices[world.place.rank]),
-        **options,
-    )
-    num_microbatches = options.get("num_microbatches", _NUM_MICROBATCHES)
-    result = shard(
-        model, world, decision.mode, device=sample.device, cuts=decision.cuts, num_microbatches=num_microbatches
-    ).module
-    if not verify:
-        return result, decision
-    measured = tuple(world.gather(_try_step(result, sample, world, options.get("optimizer_bytes", _ADAM_BYTES))))
-    return result, replace(decision, measured_bytes=measured)
+
+@contextmanager
+def _undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Within the block, passes leave running statistics and random numbers as they were, and make gradients."""
+    before = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
+        yield
+    for name, buffer in model.named_buffers():
+        buffer.copy_(before[name])
 
 
 def _measure_on(segments: Sequence[Segment], sample: torch.Tensor) -> list[SegmentCost]:
     """One patch at a time, as a batch may not fit; what it takes grows with the patches."""
     # The first pass also pays for what happens once.
+    sample, num = sample.detach(), len(sample)
     measure_segments(segments, sample[:1])
-    num = len(sample)
     return [
         replace(
             cost,
@@ -246,7 +258,7 @@ def _shard_bytes(costs: Sequence[SegmentCost], optimizer_bytes: float, *, size: 
     return round(_state_bytes(costs, optimizer_bytes) / size + gathered + whole)
 
 
-def _checkpointed_bytes(costs: Sequence[SegmentCost], optimizer_bytes: float, *, share: float) -> int:
+def _checkpointed_bytes(costs: Sequence[SegmentCost], optimizer_bytes: float, *, share: float = 1.0) -> int:
     """The state, what segments start with, and the activations of the largest."""
     kept = sum(cost.output_bytes for cost in costs)
     kept += max(cost.activation_bytes + cost.working_bytes for cost in costs)
@@ -267,36 +279,38 @@ def _decision(
     )
 
 
-def _too_much(mode: Mode, needed: Sequence[int], limits: Sequence[int]) -> str:
-    rank = next(rank for rank, (need, limit) in enumerate(zip(needed, limits, strict=True)) if need > limit)
-    return f"{mode} would take {bytes_text(needed[rank])} on rank {rank}, which has {bytes_text(limits[rank])}"
+def _pipelined(
+    costs: Sequence[Sequence[SegmentCost]],
+    limits: Sequence[int],
+    rejected: list[str],
+    *,
+    optimizer_bytes: float,
+    num_pieces: int,
+) -> ParallelDecision | None:
+    """A stage on each rank or device; None, with the reason in `rejected`, if one does not fit."""
+    try:
+        # One piece of the batch is computed at a time.
+        cuts = cheapest_cuts(
+            [[cost.seconds for cost in chain] for chain in costs],
+            sizes=[[_step_bytes([cost], optimizer_bytes, num_pieces=num_pieces) for cost in chain] for chain in costs],
+            limits=limits,
+        )
+    except InputError as error:
+        rejected.append(f"{error}")
+        return None
+    bounds = (0, *cuts, len(costs[0]))
+    stages = (costs[rank][bounds[rank] : bounds[rank + 1]] for rank in range(len(limits)))
+    needed = [_step_bytes(stage, optimizer_bytes, num_pieces=num_pieces) for stage in stages]
+    return _decision("pipeline", needed, limits, rejected, cuts)
 
 
-def _try_step(model: nn.Module, sample: torch.Tensor, world: World, optimizer_bytes: float) -> int:
-    """Bytes of a step on this rank; those of the optimizer's state are computed."""
-    size, rank = world.place.size, world.place.rank
-    parameters = list(model.parameters())
-
-    def step() -> None:
-        if isinstance(model, PipelineParallelModule):
-            model.make_gradients(sample, torch.zeros(0), lambda logits, _: logits.float().mean())
-        else:
-            share = -(-len(sample) // size)
-            part = sample[rank * share : (rank + 1) * share]
-            # A rank without patches still takes part in the exchange.
-            backward((model(part if len(part) else sample[:1]),))
-        for parameter in parameters:
-            parameter.grad = None
-
-    # The first also does what happens once.
-    step()
-    with peak_bytes(sample.device) as peak:
-        step()
-    local = [_local(parameter) for parameter in parameters]
-    return round(peak() + sum(tensor.nbytes + optimizer_bytes * tensor.numel() for tensor in local))
+def _too_much(mode: Mode, needed: Sequence[int], limits: Sequence[int], *, kind: str = "rank") -> str:
+    place = next(place for place, (need, limit) in enumerate(zip(needed, limits, strict=False)) if need > limit)
+    return f"{mode} would take {bytes_text(needed[place])} on {kind} {place}, which has {bytes_text(limits[place])}"
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's shard of a tensor that FSDP distributes."""
-    to_local: Callable[[], torch.Tensor] | None = getattr(tensor, "to_local", None)
-    return tensor if to_local is None else to_local()
+def _fits_nowhere(num_patches: int, rejected: Sequence[str]) -> InputError:
+    return InputError(
+        f"parallel: a step on {num_patches} patches does not fit: {'; '.join(rejected)}; use smaller patches, a "
+        "smaller batch, narrower network.widths, or more devices"
+    )

@@ -14,7 +14,9 @@ from torch.utils._pytree import tree_leaves
 
 from voxelocity.parallel.segments import Segment, Stack
 from voxelocity_observe.core.clock import system_clock
+from voxelocity_observe.core.device import numbered
 from voxelocity_observe.core.host import available_memory_bytes
+from voxelocity_observe.core.place import read_place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +130,19 @@ def free_bytes(device: torch.device) -> int:
         return available_memory_bytes()
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + unused
+
+
+def process_devices(first: torch.device | None = None) -> tuple[torch.device, ...]:
+    """The GPUs that this process may use, the current one first: all, or its own if it is one of several ranks.
+
+    Args:
+        first: comes before the others; if it is no GPU, it is the only one. The CPU if there are no GPUs.
+    """
+    if not torch.cuda.is_available() or (first is not None and first.type != "cuda"):
+        return (first or torch.device("cpu"),)
+    first = numbered(torch.device("cuda") if first is None else first)
+    others = range(torch.cuda.device_count()) if read_place().is_alone else ()
+    return (first, *(torch.device("cuda", number) for number in others if number != first.index))
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -5,45 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from voxelocity.parallel.segments import Stack, segments_of
+from voxelocity.parallel.segments import SegmentedNetwork, Stack
 from voxelocity.parallel.sharding import Sharding
 from voxelocity.parallel.world import World
 
 Mode = Literal["one device", "ddp", "fsdp", "checkpointing", "pipeline"]
 
 
-class CheckpointedSegments(nn.Module):
-    """A network whose segments keep only what they start with and are computed again for the backward pass.
-
-    Parameters and state are those of the network, under its names.
-    """
+class CheckpointedSegments(SegmentedNetwork):
+    """A network whose segments keep only what they start with and are computed again for the backward pass."""
 
     def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-        self._segments = [
-            replace(segment, run=partial(checkpoint, segment.run, use_reentrant=False))
-            for segment in segments_of(network)
-        ]
+        super().__init__(network)
+        # Refuses a network that cannot be cut.
+        assert self.segments
 
     def forward(self, image_bcxyz: torch.Tensor) -> torch.Tensor:
         stack: Stack = (image_bcxyz,)
-        for segment in self._segments:
-            stack = segment(stack)
+        for segment in self.segments:
+            stack = replace(segment, run=partial(checkpoint, segment.run, use_reentrant=False))(stack)
         return stack[0]
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        found: dict[str, Any] = self.network.state_dict(*args, **kwargs)
-        return found
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self.network.load_state_dict(*args, **kwargs)
 
 
 def shard(

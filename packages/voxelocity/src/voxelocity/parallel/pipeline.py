@@ -1,4 +1,5 @@
-"""A network cut across ranks by `torch.distributed.pipelining`: each rank holds one stage, and patches pass through.
+"""A network cut into stages through which the pieces of a batch pass: on the devices of one process, or a stage on each
+rank by `torch.distributed.pipelining`.
 
 Gradients are those of the whole network on the whole batch. Not here: which cuts, `fit`.
 """
@@ -6,47 +7,192 @@ Gradients are those of the whole network on the whole batch. Not here: which cut
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from voxelocity.parallel.segments import Segment, Stack, segments_of
-from voxelocity.parallel.world import World
+from voxelocity.parallel.cuts import cheapest_cuts
+from voxelocity.parallel.footprint import free_bytes, process_devices
+from voxelocity.parallel.segments import Segment, SegmentedNetwork, Stack, segments_of
+from voxelocity.parallel.whole_loss import Loss, WholeLoss
+from voxelocity.parallel.world import ALONE, World
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.spans import span
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Logits and labels of a whole batch to a scalar."""
+Schedule = Literal["gpipe", "1f1b"]
 
 
 class PipelineParallelModule(nn.Module):
-    """One stage of a network, on this rank; all ranks of the world call every method together.
+    """A network in stages, one after the other on several devices; while one works on a piece, others work on others.
+
+    In one process (`ProcessPipeline`), it trains as any network does: `model(images)` has gradients, `parameters()` are
+    all of them, and `state_dict()` is that of the network. With ranks (`RankPipeline`), each has one stage, and all
+    call every method together.
+
+    Args:
+        network: equal on all ranks. See `segments_of` for what can be cut.
+        world: its ranks are the stages, in order; alone, the devices of this process are.
+        device: of this rank, or of each stage of this process; where the network is, or all GPUs that this process may
+            use (the CPU if there are none), if not given.
+        num_microbatches: pieces of a batch. With ranks, a batch that they do not divide is filled up with zeros, whose
+            logits are dropped before the loss.
+        cuts: for each stage after the first, the index of the segment with which it begins; stages of about as many
+            parameters if not given, in one process in proportion to the free memory of its GPUs.
+            `fit.decide_by_measurement` measures.
+        schedule: of `make_gradients`. "gpipe" keeps the activations of all pieces and takes any loss of the whole
+            batch; "1f1b" keeps those of fewer, and needs a loss that is a mean over patches.
+
+    Raises:
+        InputError: the network cannot be cut, has fewer segments than there are stages, or has batch norms, which would
+            see pieces in place of the batch.
+    """
+
+    def __new__(
+        cls,
+        network: nn.Module | None = None,
+        world: World = ALONE,
+        *,
+        device: torch.device | str | Sequence[torch.device | str] | None = None,
+        num_microbatches: int = 8,
+        cuts: Sequence[int] | None = None,
+        schedule: Schedule = "gpipe",
+    ) -> Self:
+        # Copies and pickles name the class that they are of.
+        kind: Any = cls
+        if cls is PipelineParallelModule:
+            kind = ProcessPipeline if world.is_alone else RankPipeline
+        made: Self = super().__new__(kind)
+        return made
+
+    def make_gradients(self, image_bcxyz: torch.Tensor, label: torch.Tensor, loss: Loss) -> torch.Tensor:
+        """Adds the gradients of the loss to the parameters of all stages; the loss, a scalar, on every rank.
+
+        Args:
+            image_bcxyz: the whole batch; used by the first rank, but its shape is known by all.
+            label: the whole batch; used by the last rank.
+            loss: of the whole batch.
+        """
+        raise NotImplementedError
+
+
+class ProcessPipeline(SegmentedNetwork, PipelineParallelModule):
+    """All stages of a network in this process, on one device each; arguments as for `PipelineParallelModule`.
+
+    A network on one device is called unchanged, whatever it takes. Others take one tensor; GPUs work at the same time,
+    as nothing here waits for them.
+
+    Attributes:
+        devices: of the stages, in order.
+        cuts: where the stages after the first begin.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        world: World = ALONE,
+        *,
+        device: torch.device | str | Sequence[torch.device | str] | None = None,
+        num_microbatches: int = 8,
+        cuts: Sequence[int] | None = None,
+        schedule: Schedule = "gpipe",
+    ) -> None:
+        _check_num_microbatches(num_microbatches)
+        super().__init__(network)
+        given = [device] if isinstance(device, torch.device | str) else device
+        self.devices = process_devices() if given is None else tuple(map(torch.device, given))
+        self._num_microbatches, self._schedule = num_microbatches, schedule
+        self.cuts: tuple[int, ...] = ()
+        if len(self.devices) > 1 or cuts:
+            if num_microbatches > 1:
+                _check_no_batch_norm(network)
+            # A network of few segments needs no more devices.
+            self.devices = self.devices[: len(self.segments)]
+            shares = [free_bytes(place) if place.type == "cuda" else 1.0 for place in self.devices]
+            self.cuts = _checked_cuts(network, self.segments, cuts, [share / max(shares) for share in shares])
+        self._place()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process takes the images."""
+        return True
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this process makes the logits, and needs the labels."""
+        return True
+
+    def forward(self, image_bcxyz: torch.Tensor, *others: Any, **options: Any) -> Any:
+        """What the network returns, on the device of the image, with gradients."""
+        if not self.cuts:
+            made = self.network(_moved(image_bcxyz, self.devices[0]), *others, **options)
+            return _moved(made, image_bcxyz.device) if isinstance(made, torch.Tensor) else made
+        if others or options:
+            raise InputError(
+                f"parallel: a pipeline of {len(self.devices)} devices passes on one tensor, and "
+                f"{type(self.network).__name__} was called with more; give one device, or keep the others in the module"
+            )
+        pieces = torch.split(image_bcxyz, -(-len(image_bcxyz) // self._num_microbatches))
+        # Moved last: a copy to the host would wait for the piece.
+        return _moved(torch.cat([self._through_stages(piece) for piece in pieces]), image_bcxyz.device)
+
+    def make_gradients(self, image_bcxyz: torch.Tensor, label: torch.Tensor, loss: Loss) -> torch.Tensor:
+        size = len(image_bcxyz)
+        if self._schedule == "1f1b" and self.cuts:
+            size = -(-size // self._num_microbatches)
+        total = torch.zeros((), device=image_bcxyz.device)
+        for image, part in zip(torch.split(image_bcxyz, size), torch.split(label, size), strict=True):
+            made = self(image)
+            value = loss(made, part.to(made.device)) * (len(image) / len(image_bcxyz))
+            value.backward()  # type: ignore[no-untyped-call]
+            total += value.detach()
+        return total
+
+    def _through_stages(self, image_bcxyz: torch.Tensor) -> torch.Tensor:
+        stack: Stack = (image_bcxyz,)
+        for segments, device in self._stages():
+            stack = tuple(_moved(tensor, device) for tensor in stack)
+            for segment in segments:
+                stack = segment(stack)
+        return stack[0]
+
+    def _stages(self) -> Iterator[tuple[Sequence[Segment], torch.device]]:
+        bounds = itertools.pairwise((0, *self.cuts, len(self.segments)))
+        for (start, stop), device in zip(bounds, self.devices, strict=True):
+            yield self.segments[start:stop], device
+
+    def _place(self) -> None:
+        """Moves each stage to its device. Parameters stay the same objects, so an optimizer may be made before."""
+        if not self.cuts:
+            self.network.to(self.devices[0])
+            return
+        for segments, device in self._stages():
+            for segment in segments:
+                for module in segment.modules:
+                    module.to(device)
+
+    def _apply(self, *arguments: Any, **options: Any) -> Self:
+        """As of any module, but for devices: the stages stay where they are; a single one moves."""
+        super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
+        if len(set(self.devices)) > 1:
+            self._place()
+        elif (parameter := next(self.network.parameters(), None)) is not None:
+            self.devices = (parameter.device,) * len(self.devices)
+        return self
+
+
+class RankPipeline(PipelineParallelModule):
+    """One stage of a network, on this rank; arguments as for `PipelineParallelModule`.
 
     Its parameters are those of the stage, so each rank has an optimizer of its own; its `state_dict` has all, under the
     network's own names.
 
-    Args:
-        network: equal on all ranks; only one stage of it is moved to the device. See `segments_of` for what can be cut.
-        world: its ranks are the stages, in order.
-        device: of this rank.
-        num_microbatches: pieces of a batch; while one stage works on a piece, the others work on others. A batch that
-            they do not divide is filled up with zeros, whose logits are dropped before the loss.
-        cuts: for each rank after the first, the index of the segment with which its stage begins; stages of about as
-            many parameters if not given. `fit.decide_by_measurement` measures.
-        schedule: "gpipe" keeps the activations of all pieces and takes any loss of the whole batch; "1f1b" keeps those
-            of as many pieces as there are stages, and needs a loss that is a mean over patches.
-
     Attributes:
         stage: what this rank computes.
         names: for each tensor of the stage, its names in the network; two if layers share it.
-
-    Raises:
-        InputError: the network cannot be cut, has fewer segments than there are ranks, or has batch norms, which would
-            see pieces in place of the batch.
     """
 
     def __init__(
@@ -54,25 +200,18 @@ class PipelineParallelModule(nn.Module):
         network: nn.Module,
         world: World,
         *,
-        device: torch.device,
+        device: torch.device | str | None = None,
         num_microbatches: int = 8,
         cuts: Sequence[int] | None = None,
-        schedule: Literal["gpipe", "1f1b"] = "gpipe",
+        schedule: Schedule = "gpipe",
     ) -> None:
         super().__init__()
-        if num_microbatches < 1:
-            raise InputError(f"parallel: num_microbatches is {num_microbatches}; it must be at least 1")
+        _check_num_microbatches(num_microbatches)
         _check_no_batch_norm(network)
         segments = segments_of(network)
         size, rank = world.place.size, world.place.rank
-        weights = [1.0 + sum(parameter.numel() for parameter in segment.parameters()) for segment in segments]
-        cuts = cheapest_cuts([weights] * size) if cuts is None else tuple(cuts)
-        bounds = (0, *cuts, len(segments))
-        if len(cuts) != size - 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
-            raise InputError(
-                f"parallel: {type(network).__name__} has {len(segments)} segments, which cannot be cut at "
-                f"{tuple(cuts)} for {size} ranks; give {size - 1} increasing indices between 1 and {len(segments) - 1}"
-            )
+        bounds = (0, *_checked_cuts(network, segments, cuts, [1.0] * size), len(segments))
+        device = next(network.parameters()).device if device is None else torch.device(device)
         self._world, self._device, self._schedule = world, device, schedule
         self._num_microbatches = num_microbatches
         own = segments[bounds[rank] : bounds[rank + 1]]
@@ -84,7 +223,7 @@ class PipelineParallelModule(nn.Module):
         self.names = {inner: names.get(id(value), []) for inner, value in self.stage.state_dict(keep_vars=True).items()}
         self.stage.to(device)
         self._runners: dict[tuple[int, bool], ScheduleGPipe | Schedule1F1B] = {}
-        self._whole = _WholeLoss()
+        self._whole = WholeLoss()
 
     @property
     def is_first(self) -> bool:
@@ -97,13 +236,6 @@ class PipelineParallelModule(nn.Module):
         return self._world.place.rank == self._world.place.size - 1
 
     def make_gradients(self, image_bcxyz: torch.Tensor, label: torch.Tensor, loss: Loss) -> torch.Tensor:
-        """Adds the gradients of the loss to the parameters of all stages; the loss, a scalar, on every rank.
-
-        Args:
-            image_bcxyz: the whole batch; used by the first rank, but its shape is known by all.
-            label: the whole batch; used by the last rank.
-            loss: of the whole batch.
-        """
         padded, num_pieces = _in_pieces(image_bcxyz, self._num_microbatches)
         runner = self._runner(num_pieces, padded, has_backward=True)
         self._whole.begin(
@@ -198,122 +330,30 @@ class _Crossing(torch.autograd.Function):
         return gradients[0].contiguous()
 
 
-class _WholeLoss:
-    """The loss of a whole batch, for a schedule that asks for one of each piece.
-
-    GPipe asks for the losses of all pieces before it propagates the first of them back, so the true loss is computed
-    at the last of them, and each piece then gets its part of the gradient.
-    """
-
-    def begin(
-        self, label: torch.Tensor, loss: Loss, *, num_patches: int, num_pieces: int, size: int, is_late: bool
-    ) -> None:
-        """For the next batch: `size` patches a piece, of which the first `num_patches` of all count."""
-        self._label, self._loss, self._num_patches = label, loss, num_patches
-        self._num_pieces, self._size, self._is_late = num_pieces, size, is_late
-        self._pieces: dict[int, _Piece] = {}
-        self._values: dict[int, torch.Tensor] = {}
-
-    def __call__(self, logits: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-        index = int(number)
-        start = index * self._size
-        num_real = max(0, min(self._size, self._num_patches - start))
-        if not self._is_late:
-            label = self._label[start : start + num_real].to(logits.device)
-            value = (
-                self._loss(logits[:num_real], label) * (num_real / self._num_patches) if num_real else 0 * logits.sum()
-            )
-            self._values[index] = value.detach()
-            return value
-        piece = _Piece(logits.detach()[:num_real])
-        self._pieces[index] = piece
-        # Before its first step, torch asks for the loss of the first piece once more, to learn shapes.
-        if index == self._num_pieces - 1:
-            self._propagate()
-        scalar: torch.Tensor = _Late.apply(logits, piece)  # type: ignore[no-untyped-call]
-        return scalar
-
-    def result(self) -> torch.Tensor:
-        return torch.stack(list(self._values.values())).sum()
-
-    def _propagate(self) -> None:
-        pieces = [self._pieces[index] for index in sorted(self._pieces)]
-        with span("loss", color="lightgreen"), torch.enable_grad():
-            logits = torch.cat([piece.logits for piece in pieces]).requires_grad_()
-            value = self._loss(logits, self._label.to(logits.device))
-            (slope,) = torch.autograd.grad(value, logits)
-        self._values = {0: value.detach()}
-        for piece, part in zip(pieces, torch.split(slope, [len(piece.logits) for piece in pieces]), strict=True):
-            piece.slope = part
-
-
-class _Piece:
-    """Logits of a piece, and later the gradient of the loss with respect to them."""
-
-    def __init__(self, logits: torch.Tensor) -> None:
-        self.logits = logits
-        self.slope: torch.Tensor | None = None
-
-
-class _Late(torch.autograd.Function):
-    """A scalar whose gradient is known only when it is asked for."""
-
-    @staticmethod
-    def forward(context: Any, logits: torch.Tensor, piece: _Piece) -> torch.Tensor:
-        context.piece, context.shape = piece, logits.shape
-        return logits.new_zeros(())
-
-    @staticmethod
-    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        slope = context.piece.slope
-        whole = gradients[0].new_zeros(context.shape) if slope is None else slope.new_zeros(context.shape)
-        if slope is not None:
-            whole[: len(slope)] = slope
-        return whole * gradients[0], None
-
-
-def cheapest_cuts(
-    costs: Sequence[Sequence[float]],
-    *,
-    sizes: Sequence[Sequence[float]] | None = None,
-    limits: Sequence[float] | None = None,
+def _checked_cuts(
+    network: nn.Module, segments: Sequence[Segment], cuts: Sequence[int] | None, shares: Sequence[float]
 ) -> tuple[int, ...]:
-    """Where each stage after the first begins, so that the most expensive stage is as cheap as possible.
-
-    Args:
-        costs: for each stage, what each segment costs there.
-        sizes: for each stage, the bytes of each segment.
-        limits: for each stage, the bytes there are.
-
-    Raises:
-        InputError: there are fewer segments than stages, or no cuts are within the limits.
-    """
-    num_stages, num_segments = len(costs), len(costs[0])
-    infinity = float("inf")
-    # least[n] and where[n]: for the first n segments on the stages so far.
-    least = [0.0] + [infinity] * num_segments
-    where: list[list[int]] = []
-    for stage in range(num_stages):
-        best, begins = [infinity] * (num_segments + 1), [0] * (num_segments + 1)
-        for stop in range(1, num_segments + 1):
-            for start in range(stop):
-                is_full = sizes is not None and limits is not None and sum(sizes[stage][start:stop]) > limits[stage]
-                value = infinity if is_full else max(least[start], sum(costs[stage][start:stop]))
-                if value < best[stop]:
-                    best[stop], begins[stop] = value, start
-        least = best
-        where.append(begins)
-    if least[num_segments] == infinity:
-        few, full = "it has fewer segments than there are ranks", "with any cut, a stage does not fit into memory"
+    """The cuts, if they make a stage of each share; where there are none, stages with parameters in these shares."""
+    if cuts is None:
+        weights = [1.0 + sum(parameter.numel() for parameter in segment.parameters()) for segment in segments]
+        return cheapest_cuts([[weight / share for weight in weights] for share in shares])
+    size, bounds = len(shares), (0, *cuts, len(segments))
+    if len(cuts) != size - 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
         raise InputError(
-            f"parallel: a network of {num_segments} segments cannot be cut for {num_stages} ranks, because "
-            f"{few if num_segments < num_stages else full}"
+            f"parallel: {type(network).__name__} has {len(segments)} segments, which cannot be cut at "
+            f"{tuple(cuts)} for {size} stages; give {size - 1} increasing indices between 1 and {len(segments) - 1}"
         )
-    cuts, stop = [], num_segments
-    for begins in reversed(where[1:]):
-        stop = begins[stop]
-        cuts.append(stop)
-    return tuple(reversed(cuts))
+    return tuple(cuts)
+
+
+def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    # The host would read what has not arrived.
+    return tensor.to(device, non_blocking=device.type == "cuda")
+
+
+def _check_num_microbatches(number: int) -> None:
+    if number < 1:
+        raise InputError(f"parallel: num_microbatches is {number}; it must be at least 1")
 
 
 def _in_pieces(image_bcxyz: torch.Tensor, most_pieces: int) -> tuple[torch.Tensor, int]:
@@ -331,5 +371,5 @@ def _check_no_batch_norm(network: nn.Module) -> None:
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
         raise InputError(
             "parallel: the network has batch norms, which would normalize pieces of a batch in place of the batch; set "
-            "network.norm=instance"
+            "network.norm=instance, or num_microbatches=1 in one process"
         )

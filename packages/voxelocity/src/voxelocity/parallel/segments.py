@@ -6,7 +6,7 @@ needs. A segment changes its top, puts something on it, or joins its two top ele
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,6 +40,53 @@ class Segment:
     def parameters(self) -> Iterator[nn.Parameter]:
         for module in self.modules:
             yield from module.parameters()
+
+
+class WrappedNetwork(nn.Module):
+    """A network that is called in another way than usual. Its parameters and its state are those of the network.
+
+    The state has the network's own names, also as part of another module's state; `named_parameters` puts "network."
+    before them.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.register_load_state_dict_pre_hook(_put_below_network)  # type: ignore[no-untyped-call]
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        found: dict[str, Any] = self.network.state_dict(*args, **kwargs)
+        return found
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.network.load_state_dict(*args, **kwargs)
+
+
+def _put_below_network(module: nn.Module, state: MutableMapping[str, Any], prefix: str, *_: Any) -> None:
+    """Renames what `state_dict` wrote for this module, as torch looks for it in the module that it contains."""
+    for name in [name for name in state if name.startswith(prefix)]:
+        state[f"{prefix}network.{name.removeprefix(prefix)}"] = state.pop(name)
+
+
+class SegmentedNetwork(WrappedNetwork):
+    """A network that is computed segment by segment."""
+
+    _segments: tuple[Segment, ...] = ()
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Of this very network, also after it was copied or unpickled.
+
+        Raises:
+            InputError: it cannot be cut.
+        """
+        if not self._segments:
+            self._segments = segments_of(self.network)
+        return self._segments
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What joins two modules is a function, which a copy would share with this network.
+        return {name: value for name, value in self.__dict__.items() if name != "_segments"}
 
 
 def segments_of(network: nn.Module) -> tuple[Segment, ...]:

@@ -61,6 +61,8 @@ class TrainConfig(Config):
     """Stop when an intermediate validation reaches this mean foreground Dice; 0 sets no target."""
     checkpoint_every_s: float = Field(default=60.0, gt=0.0)
     """Seconds of training between two checkpoints."""
+    checkpoint_every_epochs: int = Field(default=0, ge=0)
+    """Epochs between two checkpoints, written in addition to those by time; 0 writes none for epochs."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Checkpoints kept; an older one serves if the newest is damaged."""
 

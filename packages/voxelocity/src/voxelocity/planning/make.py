@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
+import torch
+
 from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, check_key, check_value, flatten, set_value
 from voxelocity.core.records import Choice
@@ -28,7 +30,7 @@ from voxelocity.planning.step_forecast import ENOUGH_STEPS, Forecast
 from voxelocity.planning.step_timing import CachedStepTimer
 from voxelocity.planning.tuned import CHANGE_RESULTS, find_tuned
 from voxelocity.report.tables import choice_tables
-from voxelocity.step import check_compiler
+from voxelocity.step import build_network, check_compiler, keep_float32
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.host import default_cache_folder
 from voxelocity_observe.core.measured import FOLDER_NAME
@@ -229,9 +231,7 @@ def plan_cases(
     _warn_if_mixed(facts)
     _settle_without_rule(facts, {} if shared is None else shared.values)
     plan = Plan.parse(facts.settled, where="plan")
-    if plan.precision.compile != "none":
-        # Now, not after the cache is filled, when the first step would fail.
-        check_compiler(plan.precision.compile, machine.torch_device)
+    _check_step(plan, fingerprint, machine)
     return Planned(
         plan=plan,
         choices=tuple(facts.choices),
@@ -241,6 +241,18 @@ def plan_cases(
         fold=fold,
         forecast=facts.forecast,
     )
+
+
+def _check_step(plan: Plan, fingerprint: DatasetFingerprint, machine: Machine) -> None:
+    """Refuses now what the first step would refuse, after the cache is filled."""
+    if plan.precision.compile != "none":
+        check_compiler(plan.precision.compile, machine.torch_device)
+    if plan.precision.float32_layers:
+        with torch.device("meta"):
+            network = build_network(
+                plan.network, num_channels=len(fingerprint.channels), num_classes=fingerprint.num_outputs, seed=0
+            )
+        keep_float32(network, plan.precision.float32_layers)
 
 
 def _settle_without_rule(facts: PlanFacts, shared: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from voxelocity.planning.patch_rule import CPU_PATCH_VOXELS, settle_patch_and_ne
 from voxelocity.planning.precision_rule import planned_compute, settle_precision
 from voxelocity.planning.size_rule import LONG_BUDGET_S, MOST_BATCH, is_to_target, planned_spacing, sized_s, step_size
 from voxelocity.planning.step_forecast import ENOUGH_STEPS
-from voxelocity.step import LOSSES, OPTIMIZERS
+from voxelocity.step import LOSSES, OPTIMIZERS, OptimizerConfig
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.quantities import count_text, listed
 
@@ -233,6 +233,8 @@ def settle_optimizer(facts: PlanFacts) -> None:
         facts.settle("optimizer.momentum", *kind.planned_momentum)
     rate, why = kind.planned_rate
     facts.settle("optimizer.learning_rate", rate * factor, why + scaled)
+    clip_norm = OptimizerConfig.model_fields["clip_norm"].default
+    facts.settle("optimizer.clip_norm", clip_norm, "longer gradients are scaled down to this norm, as in nnU-Net")
     facts.settle("optimizer.weight_decay", 2e-2, "applies to convolutions only, not to biases and norms")
     if facts.overrides.get("train.target_dice", 0.0):
         why = "the time to reach the target is unknown, so the learning rate cannot decay toward it"

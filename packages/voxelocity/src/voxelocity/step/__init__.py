@@ -7,6 +7,7 @@
 - `precision` with `precision_config`: number formats, memory format, switches.
 - `fused`: which kernels may be used; `fused_norm` and `triton_norm`, `fused_loss` and `triton_loss`; `triton_math`
   is what kernels share; `ahead` compiles.
+- `overflow`: the layer that broke a step, and layers that stay in float32.
 - `dropout`: its numbers, by seed and step. `full_memory`: what is said when a step does not fit.
 """
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         learning_rate_at,
     )
     from voxelocity.step.optimizer_table import OPTIMIZERS, OptimizerConfig
+    from voxelocity.step.overflow import first_overflow, keep_float32, overflow_advice
     from voxelocity.step.precision import (
         autocast,
         backend_as_found,
@@ -54,8 +56,11 @@ __all__ = [
     "build_network",
     "build_optimizer",
     "check_compiler",
+    "first_overflow",
     "image_format",
+    "keep_float32",
     "learning_rate_at",
+    "overflow_advice",
     "precision_on",
     "set_backend",
 ]
@@ -70,6 +75,7 @@ __getattr__ = first_use(
         "network_table": ("NETWORKS",),
         "optimizer": ("RunningAverage", "ScheduleConfig", "build_optimizer", "learning_rate_at"),
         "optimizer_table": ("OPTIMIZERS", "OptimizerConfig"),
+        "overflow": ("first_overflow", "keep_float32", "overflow_advice"),
         "precision": ("autocast", "backend_as_found", "check_compiler", "set_backend"),
         "precision_config": ("BackendConfig", "PrecisionConfig", "image_format", "precision_on"),
         "training_step": ("TrainingStep",),

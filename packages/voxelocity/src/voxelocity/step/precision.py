@@ -26,6 +26,17 @@ def autocast(config: PrecisionConfig, device: torch.device) -> AbstractContextMa
     return torch.autocast(device.type, dtype=_DTYPES[config.compute])
 
 
+def loss_scaler(config: PrecisionConfig, device: torch.device) -> torch.amp.GradScaler:
+    """What scales the loss in float16; does nothing in other formats."""
+    scale = config.loss_scale
+    return torch.amp.GradScaler(
+        device.type,
+        init_scale=scale.initial,
+        growth_interval=scale.growth_interval,
+        enabled=config.compute == "float16",
+    )
+
+
 def compute_dtype(config: PrecisionConfig) -> torch.dtype:
     """What convolutions return within `autocast`."""
     return _DTYPES.get(config.compute, torch.float32)

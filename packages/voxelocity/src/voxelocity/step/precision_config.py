@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
 
 from voxelocity.core.batch import ImageFormat
 from voxelocity.core.config import Config
@@ -17,11 +19,32 @@ if TYPE_CHECKING:
 CompileMode = Literal["none", "default", "reduce-overhead", "max-autotune"]
 
 
+class LossScaleConfig(Config):
+    """By what float16 multiplies the loss before the backward pass, so that small gradients do not become 0."""
+
+    initial: float = Field(default=65536.0, gt=0.0, le=2.0**24)
+    """Of the first step. A step whose gradients overflow is left out, and the scale halved."""
+    growth_interval: int = Field(default=2000, ge=1)
+    """Steps without an overflow after which it is doubled."""
+    fixed: bool = False
+    """Whether it stays as it begins; a step whose gradients overflow is left out all the same."""
+
+
+def _names(value: Any) -> Any:
+    """Names, also if they come as one text; YAML reads 0 as a number."""
+    return [part.strip() for part in str(value).split(",")] if isinstance(value, str | int) else value
+
+
 class PrecisionConfig(Config):
     """Number formats, memory format and compilation of the forward and backward pass."""
 
     compute: Literal["float32", "bfloat16", "float16"]
     """Format of convolutions under autocast; float16 also scales the loss."""
+    loss_scale: LossScaleConfig = LossScaleConfig()
+    """With float16."""
+    float32_layers: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    """Layers that compute in float32 whatever `compute` says: their names in the network, or patterns such as
+    upsamples.*"""
     channels_last: bool = False
     """Whether tensors are in memory with the channels innermost (channels_last_3d)."""
     compile: CompileMode = "none"

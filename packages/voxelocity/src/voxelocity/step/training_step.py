@@ -25,7 +25,8 @@ from voxelocity.step.optimizer import (
     whole_state,
 )
 from voxelocity.step.optimizer_table import OptimizerConfig
-from voxelocity.step.precision import autocast, compiled
+from voxelocity.step.overflow import keep_float32
+from voxelocity.step.precision import autocast, compiled, loss_scaler
 from voxelocity.step.precision_config import PrecisionConfig
 from voxelocity_observe.core.clock import Clock
 from voxelocity_observe.core.device import is_out_of_memory
@@ -42,6 +43,7 @@ class TrainingStep:
 
     Attributes:
         network: in training mode, on `device`; of a `Sharding`, what this rank trains of it.
+        precision: of the step.
 
     Args:
         network: to train; as a `Sharding` if not every rank has a copy.
@@ -68,6 +70,7 @@ class TrainingStep:
         self.device = device
         self._world = world
         if not isinstance(network, Sharding):
+            keep_float32(network, precision.float32_layers)
             network = shard(network, world, "ddp", device=device, memory_format=precision.memory_format)
         self._sharding = network
         # What the tensors of this rank are in; `_forward` is in addition to it, so that no state depends on that.
@@ -75,7 +78,8 @@ class TrainingStep:
         mode = precision.compile if network.is_plain else "none"
         self._forward = compiled(network.module, mode, device)
         self._loss = loss
-        self._precision = precision
+        self.precision = self._precision = precision
+        self._fixed_scale = precision.loss_scale.initial if precision.loss_scale.fixed else None
         self._config, self._learning_rate = optimizer, optimizer.learning_rate
         self._warn = warn
         self._blank = network.blank
@@ -198,7 +202,7 @@ class TrainingStep:
         average.follow(self.network, average.next_weight() if self._numbers is None else self._numbers.average_weight)
 
     def _make_scaler(self) -> torch.amp.GradScaler:
-        return torch.amp.GradScaler(self.device.type, enabled=self._precision.compute == "float16")
+        return loss_scaler(self._precision, self.device)
 
     def _renew_scaler(self) -> None:
         """The scaler knows on the host which of its calls a step has made, and a failed recording may have made any."""
@@ -329,7 +333,7 @@ class TrainingStep:
                 begin_momentum(self._optimizer)
             self._sharding.clip(self._config.clip_norm)
             self._scaler.step(self._optimizer)
-            self._scaler.update()
+            self._scaler.update(self._fixed_scale)
         except (RuntimeError, MemoryError) as error:
             if self._warn is None or not is_out_of_memory(error):
                 raise

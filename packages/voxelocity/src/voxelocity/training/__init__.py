@@ -4,7 +4,8 @@
 - `resume`, `source_run`, `open_session`, `session`: what a command may continue, which run's weights it starts from,
   what it begins with on this rank, and what all parts of it use.
 - `caching`, `ahead`, `building`: cases prepared and kernels compiled before training; cases prepared without one.
-- `loop`, `readings`, `budget`: steps until the budget is spent; losses read late, the split of a step.
+- `train_steps`, `loop`, `readings`, `budget`: steps until the budget is spent; losses read late, the split of a step.
+  `broken_step`: what is said of one that was not finite.
 - `balancing`, `sharding`: how many patches each rank takes; how the network is distributed.
 - `validation`, `scoring`, `validation_cost`, `postprocessing`: on the way and at the end; cases scored while others are
   predicted; how long it takes; largest components.

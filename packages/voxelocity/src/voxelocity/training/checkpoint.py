@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import pickle
 import re
@@ -62,6 +63,13 @@ class Checkpoints:
     def latest_step(self) -> int:
         """Steps done at the newest checkpoint; 0 if there is none."""
         return max(map(_step_of, self.paths()), default=0)
+
+    def load_good(self, *, like: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The newest usable state; None if there is none, for whatever reason."""
+        with contextlib.suppress(CheckpointError):
+            latest = self.load_latest(like=like)
+            return None if latest is None else latest[0]
+        return None
 
     def load_latest(self, *, like: Mapping[str, Any]) -> tuple[dict[str, Any], Path, list[Path]] | None:
         """The newest usable state, its file, and newer files that are not usable; None if there is no file.

@@ -16,12 +16,10 @@ from typing import Any, Literal, Unpack
 import torch
 from rich.console import Console
 
-from voxelocity.core.batch import PLAIN
 from voxelocity.core.cases import Cases
 from voxelocity.core.config import AUTO
 from voxelocity.core.records import CaseScore
 from voxelocity.core.requests.train import MoreTime, TrainOptions, TrainRequest
-from voxelocity.data.pipeline import Feed, PreparedCases
 from voxelocity.infer import save_keep_largest, save_model
 from voxelocity.metrics import summarize
 from voxelocity.parallel import World, join_world, launcher_job
@@ -29,19 +27,18 @@ from voxelocity.planning import SharedKeys
 from voxelocity.report import read_run, render_page, render_progress_png
 from voxelocity.report.page import run_document
 from voxelocity.report.summary import score_text
-from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
-from voxelocity.training.ahead import image_format_of
-from voxelocity.training.balancing import Balance
+from voxelocity.step import TrainingStep, build_loss, build_network, keep_float32, set_backend
 from voxelocity.training.budget import MOST_FIRST_SHARE, Allotment, Budget, slowdown
 from voxelocity.training.caching import fill_caches, prepared_cases
 from voxelocity.training.checkpoint import Checkpoints
-from voxelocity.training.loop import Loop, LoopState
+from voxelocity.training.loop import LoopState
 from voxelocity.training.open_session import RunContext, open_session, plan_session
 from voxelocity.training.postprocessing import FinalScores
 from voxelocity.training.results import SlicePictures, unlearned_text, write_metrics
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import Session, StopAskedError, StopRequest
-from voxelocity.training.sharding import FeedOfLeader, shard_network
+from voxelocity.training.sharding import shard_network
+from voxelocity.training.train_steps import load_latest, train_steps
 from voxelocity.training.validation import Validation, full_command
 from voxelocity_observe.core.clock import Clock
 from voxelocity_observe.core.host import peak_device_bytes, peak_host_bytes
@@ -186,7 +183,7 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
             report_s=report_s,
         )
         budget = _plan_budget(session, training, state, validation, load_s=cases.load_s)
-        if not _train_steps(session, cases.training, training, state, budget, validation, checkpoints):
+        if not train_steps(session, cases.training, training, state, budget, validation, checkpoints):
             raise session.log_interruption(state.step)
         with session.stage("report"):
             learned = {"num_steps": state.step, "unlearned": unlearned_text(session, state.step)}
@@ -207,6 +204,7 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     plan, spec = session.plan, session.spec
     set_backend(plan.backend, session.device)
     network = build_network(plan.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=plan.seed)
+    keep_float32(network, plan.precision.float32_layers)
     if session.source_run is not None and checkpoints.latest_step() == 0:
         session.source_run.copy_into(
             network, class_names=spec.class_names, channels=spec.channels, regions=tuple(spec.regions), say=session.warn
@@ -226,8 +224,7 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
         warn=session.warn,
         world=session.world,
     )
-    like = {"loop": vars(LoopState()), "training": training.state()}
-    latest = session.world.run_on_leader(lambda: checkpoints.load_latest(like=like))
+    latest = load_latest(session, training, checkpoints)
     if latest is None:
         return training, LoopState()
     saved, path, damaged = latest
@@ -274,44 +271,6 @@ def _plan_budget(
     if allotted.is_short:
         session.warn(allotted.short_text(train.time_budget_s, validation.num_cases))
     return Budget(elapsed_s, max_steps=train.steps, begin_s=allotted.begin_s, end_s=allotted.end_s)
-
-
-def _train_steps(
-    session: Session,
-    cases: PreparedCases,
-    training: TrainingStep,
-    state: LoopState,
-    budget: Budget,
-    validation: Validation,
-    checkpoints: Checkpoints,
-) -> bool:
-    """Trains; see `Loop.run`. The feed and its buffers are gone when it returns, before the final validation."""
-    plan, place = session.plan, session.world.place
-    training.set_training_mode()
-    balance = Balance(session, training)
-
-    def open_feed(rank: int, world_size: int, shares: Sequence[int]) -> Feed:
-        return Feed(
-            cases,
-            plan.data,
-            seed=plan.seed,
-            device=session.device,
-            start_step=state.step,
-            rank=rank,
-            world_size=world_size,
-            shares=shares,
-            progress=budget.progress_ahead,
-            image_format=image_format_of(session) if training.is_plain else PLAIN,
-        )
-
-    feed: Feed | FeedOfLeader
-    if training.takes_shares:
-        feed = open_feed(place.rank, place.size, balance.shares)
-    else:
-        own = open_feed(0, 1, ()) if session.world.is_leader else None
-        feed = FeedOfLeader(own, cases, session, start_step=state.step)
-    with session.stage("train"), feed:
-        return Loop(session, training, feed, balance, budget, validation, checkpoints, state).run()
 
 
 def _finish(session: Session, training: TrainingStep, state: LoopState, validation: Validation) -> RunResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -16,7 +16,7 @@ from voxelocity.training.balancing import Balance
 from voxelocity.training.budget import Budget, first_dice_is_due
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.progress import EpochPhases, ProgressPicture, TerminalProgress
-from voxelocity.training.readings import AskedLosses, RunAhead, StepParts
+from voxelocity.training.readings import AskedLosses, RunAhead, StepParts, Window
 from voxelocity.training.session import Session, StopAskedError
 from voxelocity.training.sharding import FeedOfLeader
 from voxelocity.training.validation import Validation
@@ -50,37 +50,6 @@ class LoopState:
         return 0.0 < target_dice <= self.best_dice
 
 
-@dataclass(kw_only=True)
-class _Window:
-    """Steps whose losses have not been read yet.
-
-    Attributes:
-        start_s: when they began.
-        stop_s: when the last of them was queued; of a CPU, when it ended.
-        stop_step: steps of the run by then.
-        progress: of the run by then.
-        parts: seconds of steps by activity, as far as they are known.
-        asked: the losses, once the window is closed; None where they are read at once.
-        losses_read: the losses on the host.
-    """
-
-    start_s: float
-    losses: list[torch.Tensor] = field(default_factory=list)
-    case_ids: list[tuple[str, ...]] = field(default_factory=list)
-    num_images: int = 0
-    learning_rate: float = 0.0
-    stop_s: float = 0.0
-    stop_step: int = 0
-    progress: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)
-    asked: AskedLosses | None = None
-    losses_read: list[float] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        return self.stop_s - self.start_s
-
-
 class Loop:
     """One training, from its current state to the end of its budget. Usable once."""
 
@@ -108,7 +77,7 @@ class Loop:
         self._ahead = RunAhead(training.device)
         # A GPU would be idle while the host reads. Ranks wait for each other anyway.
         self._reads_late = training.device.type == "cuda" and session.world.is_alone
-        self._unread: _Window | None = None
+        self._unread: Window | None = None
 
     def run(self) -> bool:
         """Trains until the budget is spent or the target is reached; returns False if it was asked to stop, else True.
@@ -139,12 +108,12 @@ class Loop:
             # The run was killed between that validation and its end; its last state is saved.
             return True
         self._saved_at_s = self.clock()
-        window = _Window(start_s=self._saved_at_s)
+        window = Window(start_s=self._saved_at_s)
         while True:
             progress, is_full, stop = self._agree(window)
             done = progress >= 1.0
             if window.losses and (done or stop or is_full):
-                window = _Window(start_s=self._close(window, progress))
+                window = Window(start_s=self._close(window, progress))
             if done or stop:
                 self._save()
                 return not stop
@@ -180,7 +149,7 @@ class Loop:
         if self.balance.after_epoch():
             self.feed.share_soon(self.state.step, self.balance.shares)
 
-    def _agree(self, window: _Window) -> tuple[float, bool, bool]:
+    def _agree(self, window: Window) -> tuple[float, bool, bool]:
         """The progress, whether the window is full, and whether any rank was asked to stop: the same on all ranks."""
         progress = self.budget.progress(self.state.step)
         is_full = bool(window.losses) and self._is_full(window)
@@ -192,11 +161,17 @@ class Loop:
         """Whether a validation is due, whether the state is saved before it, and after it: the same on all ranks."""
         is_due = self._validation_is_due()
         saves_before = is_due and self.state.step != self._saved_step and self._expected_validation_s() >= _WINDOW_S
-        saves = not saves_before and self.clock() - self._saved_at_s >= self.plan.train.checkpoint_every_s
+        saves = not saves_before and self._save_is_due()
         (due, before, after), _ = self.session.world.agree([float(is_due), float(saves_before), float(saves)])
         return bool(due), bool(before), bool(after)
 
-    def _one_step(self, window: _Window, progress: float) -> None:
+    def _save_is_due(self) -> bool:
+        every = self.plan.train.checkpoint_every_epochs
+        epoch, saved = (self.feed.epoch_of(step) for step in (self.state.step, self._saved_step))
+        is_late = self.clock() - self._saved_at_s >= self.plan.train.checkpoint_every_s
+        return is_late or (every > 0 and epoch // every > saved // every)
+
+    def _one_step(self, window: Window, progress: float) -> None:
         self._epochs.at(self.feed.epoch_of(self.state.step))
         window.learning_rate = learning_rate_at(
             progress, peak=self.plan.optimizer.learning_rate, config=self.plan.schedule
@@ -223,13 +198,15 @@ class Loop:
         is_known = len(self._step_s) == _NUM_KNOWN_STEPS
         return world.limit_waiting(max(silence_s, _TIMES_A_STEP * max(self._step_s))) if is_known else nullcontext()
 
-    def _is_full(self, window: _Window) -> bool:
+    def _is_full(self, window: Window) -> bool:
         if self.clock() - window.start_s >= _WINDOW_S or len(window.losses) >= _WINDOW_STEPS:
             return True
-        # A validation requested at a certain step must run at that step, however quick the steps are.
-        return self.plan.train.validate_every_steps > 0 and self._validation_is_due()
+        # What was requested at a certain step must be done at that step, however quick the steps are.
+        train = self.plan.train
+        is_due = train.validate_every_steps > 0 and self._validation_is_due()
+        return is_due or (train.checkpoint_every_epochs > 0 and self._save_is_due())
 
-    def _close(self, window: _Window, progress: float) -> float:
+    def _close(self, window: Window, progress: float) -> float:
         """Ends a window, and asks for its losses. With a GPU they are read when the next one ends, without a wait.
 
         Returns:
@@ -264,14 +241,14 @@ class Loop:
             self._take_parts(window)
         self._report(window)
 
-    def _take_parts(self, window: _Window) -> None:
+    def _take_parts(self, window: Window) -> None:
         """Adds the times of steps that the device has passed since the last call."""
         parts = self._parts.take()
         self.state.waited_s += parts.get("wait", 0.0)
         for part, seconds in parts.items():
             window.parts[part] = window.parts.get(part, 0.0) + seconds
 
-    def _report(self, window: _Window) -> None:
+    def _report(self, window: Window) -> None:
         """Logs a window whose losses are finite."""
         losses = window.losses_read
         seconds, wait_s = window.seconds, window.parts.get("wait", 0.0)
@@ -298,7 +275,7 @@ class Loop:
             remaining_s=(state.trained_s + state.validated_s) / share * (1.0 - share),
         )
 
-    def _check_finite(self, window: _Window) -> None:
+    def _check_finite(self, window: Window) -> None:
         """Reads the losses of a closed window."""
         if window.asked is None:
             window.losses_read = torch.stack(window.losses).float().cpu().tolist()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,6 +29,37 @@ PART_OF_SPAN: Mapping[str, str] = {
     GRAPH: GRAPH,
 }
 """The parts match those of `voxelocity diagnose`; time outside these spans is the remainder."""
+
+
+@dataclass(kw_only=True)
+class Window:
+    """Steps whose losses have not been read yet.
+
+    Attributes:
+        start_s: when they began.
+        stop_s: when the last of them was queued; of a CPU, when it ended.
+        stop_step: steps of the run by then.
+        progress: of the run by then.
+        parts: seconds of steps by activity, as far as they are known.
+        asked: the losses, once the window is closed; None where they are read at once.
+        losses_read: the losses on the host.
+    """
+
+    start_s: float
+    losses: list[torch.Tensor] = field(default_factory=list)
+    case_ids: list[tuple[str, ...]] = field(default_factory=list)
+    num_images: int = 0
+    learning_rate: float = 0.0
+    stop_s: float = 0.0
+    stop_step: int = 0
+    progress: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)
+    asked: AskedLosses | None = None
+    losses_read: list[float] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return self.stop_s - self.start_s
 
 
 class AskedLosses:

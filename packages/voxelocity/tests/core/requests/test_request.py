@@ -25,6 +25,16 @@ from voxelocity.tuning.tune import TuneContext, TuningOptions
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.request import request_fields
 
+
+def test_a_switch_of_other_programs_is_a_key_of_the_plan_in_its_own_words():
+    assert PlanRequest(overrides={"amp": False, "seed": 3}).overrides == {"seed": 3, "precision.compute": "float32"}
+    assert PlanRequest(overrides={"amp": True}).overrides == {"precision.compute": "auto"}
+    with pytest.raises(ConfigError, match=r"amp is 'on'; write amp=true for precision.compute=auto, amp=false for"):
+        PlanRequest(overrides={"amp": "on"})
+    with pytest.raises(ConfigError, match=r"amp and precision\.compute set the same"):
+        PlanRequest(overrides={"amp": True, "precision.compute": "float16"})
+
+
 KEYWORDS = {
     PlanRequest: (PlanOptions, set()),
     TrainRequest: (TrainOptions, {"out", "folds"}),

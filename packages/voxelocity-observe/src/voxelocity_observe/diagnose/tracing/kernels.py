@@ -38,6 +38,9 @@ def uses_tensor_cores(kernel: str) -> bool:
 ALL, TENSOR_CORES, COPIES, OTHERS = "All kernels", "Tensor-core kernels", "Memory copies", "All other kernels"
 
 
+_NAMES_OF_DLPROF = {"# Kernels": "number", "CPU Time (ns)": "cpu_ns", "GPU Time (ns)": "gpu_ns"}
+
+
 def kernel_groups(device: Sequence[DeviceWork], calls: Mapping[int, LaunchCall]) -> dict[str, KernelGroup]:
     """The groups with their number, CPU and GPU time. The last three sum to the first; fills of memory are copies.
 
@@ -62,12 +65,15 @@ def kernel_groups(device: Sequence[DeviceWork], calls: Mapping[int, LaunchCall])
 
 
 def write_kernels(groups: Mapping[str, KernelGroup], path: Path | str) -> Path:
-    """Writes the groups as JSON: group to number, cpu_ns and gpu_ns. Returns the path.
+    """Writes the groups as JSON: group to number, cpu_ns and gpu_ns, also under DLProf's names. Returns the path.
 
     Raises:
         OutputError: the file cannot be written.
     """
-    content = {name: dataclasses.asdict(group) for name, group in groups.items()}
+    content = {}
+    for name, group in groups.items():
+        figures = dataclasses.asdict(group)
+        content[name] = figures | {theirs: figures[ours] for theirs, ours in _NAMES_OF_DLPROF.items()}
     return write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
 
 

@@ -7,6 +7,7 @@ capture with `recorder.profile.CaptureRange`, and torch.profiler does not run.
 from __future__ import annotations
 
 import csv
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -27,6 +28,18 @@ _SUFFIXES = (".nsys-rep", ".qdrep")
 _GPU_REPORTS = ("cuda_gpu_trace", "gputrace")
 _API_REPORTS = ("cuda_api_trace", "cudaapitrace")
 _STATS_LIMIT_S = 600
+# The second in WSL.
+_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+USED = (
+    "Nsight Systems records the kernels (nsys.nsys-rep), so there is no trace.json.gz; --no-nsys has torch.profiler "
+    "record them"
+)
+
+
+def can_capture() -> bool:
+    """Whether Nsight is installed and a driver of NVIDIA's, whose devices are not all hidden, is there."""
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
+    return not is_hidden and shutil.which("nsys") is not None and any(path.exists() for path in _DRIVERS)
 
 
 def wrap(command: Sequence[str], folder: Path) -> list[str] | None:

@@ -1,5 +1,5 @@
 """A command under the recorder: whether it can be watched at all, checked before it runs for hours; its run, also under
-Nsight Systems if asked for, while the machine is sampled; and the processes that it leaves behind."""
+Nsight Systems where that is installed, while the machine is sampled; and the processes that it leaves behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.diagnose.facts import KernelGroup
 from voxelocity_observe.diagnose.recorder.process import VARIABLE, Settings
 from voxelocity_observe.diagnose.request import DiagnoseRequest
-from voxelocity_observe.diagnose.tracing.nsys import MISSING, report_groups, wrap
+from voxelocity_observe.diagnose.tracing.nsys import MISSING, USED, can_capture, report_groups, wrap
 from voxelocity_observe.diagnose.watching.attach import recording_environment
 from voxelocity_observe.monitor.samples import Sample
 from voxelocity_observe.monitor.sampling import Sampler
@@ -101,10 +101,7 @@ def watch_command(request: DiagnoseRequest, recording: Path, *, tell: Callable[[
         recording: folder for the recorder's files; it exists. Nsight's report goes next to it.
         tell: called once with a sentence where nothing has been recorded for a while.
     """
-    wrapped = wrap(request.command, recording.parent.absolute()) if request.has_nsys else None
-    notes = []
-    if request.has_nsys and wrapped is None:
-        notes.append(f"{MISSING}; this time torch.profiler recorded the kernels")
+    wrapped, notes = _wrap_in_nsight(request, recording.parent.absolute())
     variables = recording_environment(
         # The program may change its folder.
         recording.absolute(),
@@ -153,6 +150,16 @@ def watch_command(request: DiagnoseRequest, recording: Path, *, tell: Callable[[
         kernel_groups=groups,
         notes=tuple(notes),
     )
+
+
+def _wrap_in_nsight(request: DiagnoseRequest, folder: Path) -> tuple[list[str] | None, list[str]]:
+    """The command under Nsight, None if it records nothing; and sentences for the user."""
+    if not request.has_nsys and (request.skips_nsys or not can_capture()):
+        return None, []
+    wrapped = wrap(request.command, folder)
+    if wrapped is None:
+        return None, [f"{MISSING}; this time torch.profiler recorded the kernels"]
+    return wrapped, [] if request.has_nsys else [USED]
 
 
 def nothing_recorded_text(command: Sequence[str], status: int) -> str:

@@ -44,6 +44,32 @@ def read_device(text: str) -> str:
     return text
 
 
+ALIASES: Mapping[str, tuple[str, Mapping[Any, Any]]] = {
+    "amp": ("precision.compute", {True: "auto", False: "float32"}),
+}
+"""Keys by the names of other programs: the key of a plan, and its value for each of theirs."""
+
+
+def in_own_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys and values of a plan, with those of other programs in our words.
+
+    Raises:
+        ConfigError: an alias has another value than the program gives it, or its key is given as well.
+    """
+    found = dict(values)
+    for alias, (key, meanings) in ALIASES.items():
+        if alias not in found:
+            continue
+        value = found.pop(alias)
+        if not any(value is known for known in meanings):
+            means = ", ".join(f"{alias}={str(known).lower()} for {key}={own}" for known, own in meanings.items())
+            raise ConfigError(f"config: {alias} is {value!r}; write {means}")
+        if key in found:
+            raise ConfigError(f"config: {alias} and {key} set the same; give one of them")
+        found[key] = meanings[value]
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanKeys(UserRequest):
     """What a plan is made for."""
@@ -72,6 +98,10 @@ class PlanKeys(UserRequest):
     """
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the plan to fix, nested or dotted; the value "auto" leaves a key to the rules."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "overrides", in_own_keys(self.overrides or {}))
+        super().__post_init__()
 
     def _check(self) -> None:
         if self.fold not in ("all", "auto") and (not isinstance(self.fold, int) or isinstance(self.fold, bool)):

@@ -13,7 +13,7 @@ from safetensors.torch import save
 
 from voxelocity.infer.model import Model
 from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec, read_spec, too_short_text, write_spec
-from voxelocity.step import build_network
+from voxelocity.step import build_network, keep_float32
 from voxelocity_observe.core.errors import InputError, missing_path
 from voxelocity_observe.core.plain import excerpt
 from voxelocity_observe.core.whole_file import check_is_file, put_in_place
@@ -138,7 +138,7 @@ def _network_of(spec: ModelSpec, path: Path) -> torch.nn.Module:
             )
     network = _build(spec)
     network.load_state_dict(weights)
-    return network.eval()
+    return keep_float32(network, spec.precision.float32_layers).eval()
 
 
 def _check_bytes(spec: ModelSpec, path: Path) -> None:

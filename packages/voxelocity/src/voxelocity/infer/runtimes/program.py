@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from voxelocity.infer.runtimes.contract import RuntimeTask, missing
+from voxelocity.step.overflow import Float32Layer
 
 _SPATIAL = (2, 3, 4)
 _NORMS = (
@@ -32,7 +33,8 @@ def why_not_onnx(device: torch.device) -> str:
 class Converted(torch.nn.Module):
     """A copy of a network with its weights in another number format; takes and returns float32.
 
-    Norms keep float32: in half precision, the sums over millions of voxels would lose digits or overflow.
+    Norms keep float32: in half precision, the sums over millions of voxels would lose digits or overflow. So do layers
+    that were trained in it.
     """
 
     def __init__(self, network: torch.nn.Module, dtype: torch.dtype) -> None:
@@ -42,7 +44,7 @@ class Converted(torch.nn.Module):
             (module, name, part)
             for module in self._network.modules()
             for name, part in module.named_children()
-            if isinstance(part, _NORMS) and dtype != torch.float32
+            if isinstance(part, (*_NORMS, Float32Layer)) and dtype != torch.float32
         ]
         # Taken out meanwhile: a variance may be too large or too small for float16.
         for module, name, _ in norms:
@@ -57,15 +59,15 @@ class Converted(torch.nn.Module):
 
 
 class _InFloat32(torch.nn.Module):
-    """A norm that computes in float32, and takes and returns another format."""
+    """A layer that computes in float32, and takes and returns another format."""
 
-    def __init__(self, norm: torch.nn.Module) -> None:
+    def __init__(self, layer: torch.nn.Module) -> None:
         super().__init__()
-        self.norm = norm.float()
+        self.layer = layer.float()
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        normed: torch.Tensor = self.norm(features.float())
-        return normed.to(features.dtype)
+    def forward(self, *features: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.layer(*(tensor.float() for tensor in features))
+        return made.to(features[0].dtype)
 
 
 def to_onnx(network: torch.nn.Module, task: RuntimeTask, *, is_half: bool = False) -> bytes:

@@ -16,7 +16,7 @@ from monai.transforms.utils_pytorch_numpy_unification import unravel_indices
 from monai.utils import ensure_tuple_rep
 
 from voxelocity.core.volume import Array
-from voxelocity.monai.deterministic.numba_loops import positive_box
+from voxelocity.monai.deterministic.native_loops import positive_box
 from voxelocity.monai.deterministic.shadow import is_whole_volume, replaces, shadow, voxels, with_meta
 
 _FLOAT32 = frozenset({torch.float32})

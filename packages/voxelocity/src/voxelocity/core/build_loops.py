@@ -100,7 +100,7 @@ def build() -> Path:
 
 
 def platform_tag() -> str:
-    """Of a wheel with the library: the oldest glibc that has all its symbols (PEP 600), or this system and processor."""
+    """Of a wheel with the library: the oldest glibc that has all its symbols (PEP 600), or system and processor."""
     name = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     versions = [(int(major), int(minor)) for major, minor in re.findall(rb"GLIBC_(\d+)\.(\d+)", LIBRARY.read_bytes())]
     if name.startswith("linux_") and versions:

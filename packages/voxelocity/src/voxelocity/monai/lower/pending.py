@@ -13,7 +13,6 @@ from monai.data.meta_obj import MetaObj, get_track_meta
 from monai.data.meta_tensor import MetaTensor
 from monai.data.utils import affine_to_spacing
 from monai.utils import TraceKeys, convert_to_tensor
-from monai.utils.misc import get_seed
 
 # Imported as a module, whose files a chain's fingerprint reads: the thread behind the function cannot be read.
 from voxelocity.core.region import Index3

@@ -22,7 +22,7 @@ from voxelocity.monai.steps.spatial.moves import (
     passes,
     positions_in_result,
 )
-from voxelocity.monai.steps.spatial.step import Beyond, Resize, SamplingGrid, Warp, sampler_is_fused
+from voxelocity.monai.steps.spatial.step import Beyond, Floats, Resize, SamplingGrid, Warp, sampler_is_fused
 
 _FLOAT32 = np.dtype(np.float32)
 _BOX_DTYPES: dict[str, dict[np.dtype[Any], np.dtype[Any]]] = {
@@ -179,7 +179,7 @@ def _part(last: _Last, target: Array, order: Sequence[int]) -> native_loops.Targ
     return native_loops.Target(whole=target, part=part, scale=_scale(last))
 
 
-def _scale(last: _Last) -> npt.NDArray[np.float32]:
+def _scale(last: _Last) -> Floats:
     """(c, 2) float32 of the linear step, or of none."""
     if last.gain is None:
         return np.tile(np.array([1.0, 0.0], np.float32), (len(last.source), 1))

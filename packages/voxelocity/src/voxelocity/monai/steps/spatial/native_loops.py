@@ -5,7 +5,6 @@ Results and tables are float32 and int64, in C order. A wrong dtype, order or sh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

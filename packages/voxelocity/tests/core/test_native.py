@@ -6,6 +6,7 @@ import platform
 import re
 import runpy
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -277,6 +278,19 @@ def test_a_build_without_a_compiler_or_with_one_that_fails_says_why(monkeypatch,
         with pytest.raises(build_loops.BuildError, match=message):
             build_loops.build()
     assert not any(tmp_path.iterdir())
+
+
+def test_builds_side_by_side_leave_one_whole_library(monkeypatch, tmp_path):
+    compiler, place = tmp_path / "a compiler", tmp_path / "place"
+    compiler.write_text('#!/bin/sh\nwhile [ $# -gt 1 ]; do [ "$1" = -o ] && echo whole > "$2"; shift; done; exit 0\n')
+    compiler.chmod(0o755)
+    place.mkdir()
+    monkeypatch.setenv("CC", f"'{compiler}' -quick")
+    monkeypatch.setattr(build_loops, "LIBRARY", place / "loops.so")
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda _: build_loops.build().read_text(), range(3)))
+    assert made == ["whole\n"] * 3
+    assert [path.name for path in place.iterdir()] == ["loops.so"]
 
 
 def test_a_folder_that_cannot_be_written_is_named(monkeypatch, tmp_path):

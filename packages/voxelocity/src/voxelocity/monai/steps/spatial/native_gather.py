@@ -231,9 +231,14 @@ def _boxed(
 
 def _copy(source: Array, target: Array) -> None:
     """Copies between arrays (c, x, y, z) of any memory order."""
-    if source.size > 0:
-        for plane, out in planes(source, target):
-            turn(plane, out)
+    if source.size == 0:
+        return
+    steps = [abs(step) if side > 1 else 2**62 for step, side in zip(source.strides, source.shape, strict=True)]
+    if np.argmin(steps[1:]) == 2:
+        np.copyto(target, source, casting="unsafe")
+        return
+    for plane, out in planes(source, target):
+        turn(plane, out)
 
 
 def reach(positions: SamplingGrid, sides: Index3, beyond: Beyond) -> tuple[Index3, Index3]:

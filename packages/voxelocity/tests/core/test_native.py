@@ -331,4 +331,6 @@ def test_a_wheel_is_named_after_the_oldest_system_that_can_load_its_library(
 
 def test_the_build_needs_no_package_of_ours():
     # As the hook of the wheel and the doctor run it.
-    assert runpy.run_path(build_loops.__file__)["stamp"]() == build_loops.stamp()
+    by_path = runpy.run_path(build_loops.__file__)
+    assert by_path["stamp"]() == build_loops.stamp()
+    assert by_path["LIBRARY"] == LIBRARY == Path(native.__file__).parent / "loops.so"

@@ -102,7 +102,7 @@ def _normalize(values: Array, out: Array, mean: float | None, deviation: float |
         mean = shift + around if mean is None else mean
         deviation = math.sqrt(max(0.0, squares / num - around**2)) if deviation is None and num else deviation
     # A deviation of zero, or none because all voxels are zero, leaves the scale unchanged.
-    scale = np.float32(deviation or 0.0) or np.float32(1.0)
+    scale = float(np.float32(deviation or 0.0)) or 1.0
     normalize(values, out, mean, scale, is_nonzero_only=is_nonzero_only)
 
 

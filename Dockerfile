@@ -4,7 +4,7 @@
 ARG BASE=python:3.12-slim
 FROM ${BASE}
 
-# Triton compiles its launchers by a C compiler.
+# Installing compiles the C loops, and Triton its launchers.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends gcc libc6-dev \
     && { command -v python3 || apt-get install -y --no-install-recommends python3 python3-dev python3-venv; } \
@@ -18,8 +18,8 @@ ARG EXTRAS=formats,tune,tensorboard,runtimes
 RUN pip install --no-cache-dir \
     ./packages/voxelocity-observe "./packages/voxelocity[${EXTRAS}]" ./packages/voxelocity-lab
 
-# Prepared cases and compiled loops: a volume on /cache keeps them.
-ENV XDG_CACHE_HOME=/cache NUMBA_CACHE_DIR=/cache/numba
+# Prepared cases: a volume on /cache keeps them.
+ENV XDG_CACHE_HOME=/cache
 RUN mkdir -p /cache && chmod 1777 /cache
 VOLUME /cache
 WORKDIR /data

@@ -129,12 +129,6 @@ def _plans_are_made_by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _loops_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine that has compiled them before: batches are the same from the first one on."""
-    monkeypatch.setattr("voxelocity.core.waiting._MAY_REFUSE", False)
-
-
-@pytest.fixture(autouse=True)
 def _charts_are_blank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing them takes most of the time of a tiny training. Where they are looked at, tests have the mark `draws`."""
     if request.node.get_closest_marker("draws") is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,7 @@ class LoopsHook(BuildHookInterface[Any]):
                 f"installed without its compiled loops, so augmentation on a CPU takes many times as long: {error}"
             )
             return
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{platform}"
+        build_data["tag"] = f"py3-none-{building['platform_tag']()}"
         if version != "editable":
             build_data["force_include"][str(library)] = "voxelocity/core/loops.so"

@@ -168,7 +168,7 @@ def watched(folder: Path) -> Iterator[Watch]:
     if not _is_hooked:
         sys.addaudithook(_watch)
         _is_hooked = True
-    allowed = (str(folder), *(os.path.join(tempfile.gettempdir(), name) for name in ("tmp", "torchinductor", "numba")))
+    allowed = (str(folder), *(os.path.join(tempfile.gettempdir(), name) for name in ("tmp", "torchinductor")))
     _watch.inside, _watch.found = (*map(os.path.realpath, allowed), "/dev/null", "/dev/shm"), []
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:

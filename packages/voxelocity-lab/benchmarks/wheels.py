@@ -24,7 +24,7 @@ from harness import ROOT, head, parser_of, write_record
 from voxelocity_observe.core.environment import DISTRIBUTIONS
 
 _INSTALL = ("-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt"))
-_NOT_THE_OBSERVERS = ("monai", "numba", "nibabel", "scipy")
+_NOT_THE_OBSERVERS = ("monai", "nibabel", "scipy")
 _PLAIN_TRAINING = """
 import time
 import torch

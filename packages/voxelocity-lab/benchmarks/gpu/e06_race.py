@@ -69,7 +69,7 @@ def run(setting: Setting) -> None:
     end_s = time.monotonic() + setting.limit_s - 5.0
     own, equal = races_of(setting)
     # Whatever ran on this machine before, the first training finds nothing compiled and nothing measured.
-    for name in ("TRITON_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+    for name in ("TRITON_CACHE_DIR", "XDG_CACHE_HOME"):
         os.environ[name] = str(setting.work / name.lower())
     longest_s = 0.0
     for seed in range(int(setting.number("seeds", 3, tiny=1))):

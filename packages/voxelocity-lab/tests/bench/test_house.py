@@ -11,7 +11,7 @@ from house_picture import PAGE, draw_picture, replace_picture
 
 _MORE_PARAMETERS = {
     # Loops and kernels, and what launches a kernel: an object would be taken apart before each call.
-    r"/(numba|triton)_\w+\.py": "kernels",
+    r"/(native|triton)_\w+\.py": "kernels",
     # Signatures of MONAI, which these replace.
     r"/monai/(window|datasets/\w+)\.py": "MONAI's names",
     r"/monai/lower/lowering\.py": "a decorator that lists the array forms of MONAI's transforms",

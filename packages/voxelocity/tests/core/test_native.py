@@ -1,19 +1,28 @@
 """The C loops: that Python and C agree about arguments, that wrong arrays are errors, and that all levels agree."""
 
 import functools
+import itertools
+import platform
 import re
 import runpy
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from voxelocity.core import build_loops, native
-from voxelocity.core.native import NativeLoop, interpolate, rows_of, writable_rows
+from voxelocity.core.native import NativeLoop, flatten, interpolate, rows_of, writable_rows
 from voxelocity.data.augment import native_loops, params
 from voxelocity.data.prepare import native_resample, native_restore
 from voxelocity.data.prepare.interpolate import neighbors
+from voxelocity.monai.deterministic import native_loops as whole_loops
+from voxelocity.monai.steps.intensity import native_loops as intensity_loops
+from voxelocity.monai.steps.spatial import native_loops as spatial_loops
+from voxelocity.monai.steps.spatial.step import AxisWeights
 
-_MODULES = (native, native_loops, native_resample, native_restore)
+_MODULES = (native, native_loops, native_resample, native_restore, whole_loops, intensity_loops, spatial_loops)
 LOOPS = {loop.name: loop for module in _MODULES for loop in vars(module).values() if isinstance(loop, NativeLoop)}
 _C_TYPES = {"int": "int64_t", "seed": "uint64_t", "float": "float", "double": "double"}
 _C_DTYPES = {"float32": "float", "float64": "double", "stored": "STORED"}
@@ -90,6 +99,51 @@ def test_shapes_and_indices_beyond_an_array_are_errors():
         interpolate(image[0], np.zeros((3, 2, 2), f4), [line] * 3)
 
 
+def test_indices_beyond_an_array_of_the_drop_ins_are_errors():
+    f4, image, out = np.float32, np.zeros((1, 4, 4, 4), np.float32), np.zeros((2, 2, 2), np.float32)
+    late, weights = np.array([0, 4]), (np.ones(2),) * 2
+    beyond = "an index lies beyond its array"
+    with pytest.raises(ValueError, match=f"loop positive_box: {beyond}"):
+        whole_loops.positive_box(image, np.array([1]), 0.0)
+    with pytest.raises(ValueError, match=f"loop sample_nearest: {beyond}"):
+        whole_loops.sample_nearest(image[0], out, *[late] * 3)
+    with pytest.raises(ValueError, match=f"loop sample_linear: {beyond}"):
+        whole_loops.sample_linear(image[0], out, *[(late, late, *weights)] * 3)
+    target = spatial_loops.Target(whole=out, part=out[None], scale=np.ones((1, 2), f4))
+    table = AxisWeights(index=late[:, None].astype(np.int32), weight=np.ones((2, 1), f4))
+    with pytest.raises(ValueError, match=f"loop resize: {beyond}"):
+        spatial_loops.resize(image, [table] * 3, target)
+    inside = AxisWeights(index=table.index // 2, weight=table.weight)
+    spatial_loops.resize(image, [inside] * 3, target)
+    elsewhere = spatial_loops.Target(whole=out[1:], part=out[None], scale=target.scale)
+    with pytest.raises(ValueError, match="loop resize: voxels -4 to 3 are not all in an array of 4"):
+        spatial_loops.resize(image, [inside] * 3, elsewhere)
+    lines, rules = [np.array([-9.0, 9.0], f4)] * 3, (False, False, False, "zeros")
+    theta, none, box = np.eye(3, 4, dtype=f4), np.zeros(0, f4), ((4, 4, 4), (0, 0, 0))
+    places = [(image, target), (np.zeros((1, 4, 4, 4), np.uint8), target)]
+    # A box that is smaller than what its places need is not left.
+    spatial_loops.sample(lines, theta, np.arange(4), none, none, rules, box, places)
+    with pytest.raises(ValueError, match=f"loop sample: {beyond}"):
+        spatial_loops.sample(lines, theta, np.arange(1, 5), none, none, rules, box, places)
+    for starts, numbers in (([9], [0.0] * 9), ([0], [0.0, 1.0, 7.0, 0.0])):
+        code = np.array([intensity_loops.CURVE])
+        with pytest.raises(ValueError, match=f"loop run_program: {beyond}"):
+            intensity_loops.run_program(out, code, np.array(starts), np.array(numbers, f4), np.zeros(5), 0)
+    with pytest.raises(ValueError, match=f"loop fill_outside: {beyond}"):
+        intensity_loops.fill_outside(out[None], np.zeros((0, 2, 3), np.int64), np.zeros(7), 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "view", [np.s_[:], np.s_[::-1, :, ::-1], np.s_[1:, ::2, ::-2], np.s_[:, :0], np.s_[2:1:-1, 3:]], ids=str
+)
+def test_any_view_is_a_line_with_steps(view):
+    part = np.arange(60, dtype=np.int16).reshape(3, 4, 5)[view].transpose(2, 0, 1)
+    line, (first, *steps) = flatten(part)
+    assert part.size == 0 or np.shares_memory(line, part)
+    for place in np.ndindex(part.shape):
+        assert line[first + sum(index * step for index, step in zip(place, steps, strict=True))] == part[place]
+
+
 def test_rows_are_views_where_they_can_be_and_only_then_written_to():
     array = np.arange(60, dtype=np.int16).reshape(3, 4, 5)
     kinds = frozenset([array.dtype])
@@ -139,6 +193,49 @@ def test_all_levels_give_the_same_bits(monkeypatch):
     assert len({changed(level) for level in native.levels()}) == 1
 
 
+def test_all_levels_of_the_drop_ins_give_the_same_bits(monkeypatch):
+    rng = np.random.default_rng(1)
+    volume = rng.normal(size=(1, 20, 21, 22)).astype(np.float32)
+    plain = {
+        (module, name): loop
+        for module in (whole_loops, intensity_loops, spatial_loops)
+        for name, loop in vars(module).items()
+        if isinstance(loop, NativeLoop)
+    }
+    lines = [np.linspace(-1.2, 1.2, side, dtype=np.float32) for side in volume.shape[1:]]
+    theta = np.eye(3, 4, dtype=np.float32) + rng.normal(0.0, 0.05, (3, 4)).astype(np.float32)
+    weights = [np.array([0.2, 0.6, 0.2], np.float32)] * 3
+    codes, starts, numbers = (
+        np.array([intensity_loops.POWER]),
+        np.array([0]),
+        np.array([-4, 0.1, 1.3, 5, 0], np.float32),
+    )
+
+    def changed(level):
+        for (module, name), loop in plain.items():
+            monkeypatch.setattr(module, name, functools.partial(loop, level=level))
+        made = []
+        for kind, is_fused in itertools.product((np.float32, np.float64), (False, True)):
+            out, facts = np.empty((2, *volume.shape[1:]), np.float32), np.empty(5)
+            targets = [spatial_loops.Target(whole=p, part=p[None], scale=np.ones((1, 2), np.float32)) for p in out]
+            rules = (is_fused, False, is_fused, "reflection")
+            parts = list(zip((volume, volume), targets, strict=True))
+            box = [np.array(volume.shape[1:]) - 3, (0, 0, 0)]
+            spatial_loops.sample(
+                lines, theta, np.arange(4), np.ones(3, kind), np.zeros(0, np.float32), rules, box, parts
+            )
+            intensity_loops.blur_in_zeros(out[0], weights, 0.5)
+            intensity_loops.run_program(out, codes, starts, numbers, facts, 1)
+            intensity_loops.add_rician(out[0], 0.1, 0.3, 5, (0, 1))
+            smoothed = np.empty_like(out[:1])
+            intensity_loops.smooth(out[:1], weights[0], smoothed)
+            sums = whole_loops.moments(out.reshape(-1), 0.1, is_nonzero_only=True)
+            made += [out.tobytes(), facts.tobytes(), smoothed.tobytes(), repr(sums).encode()]
+        return b"".join(made)
+
+    assert len({changed(level) for level in native.levels()}) == 1
+
+
 def test_nan_stays_nan_where_it_is_and_makes_means_nan():
     flat = np.array([np.nan, 1.0, 2.0], np.float32)
     native_loops.scale_and_shift(flat, 2.0, 1.0)
@@ -154,7 +251,16 @@ def test_a_library_that_is_missing_damaged_or_older_says_so_with_the_cure(tmp_pa
     monkeypatch.setattr(build_loops, "LIBRARY", library)
     assert re.fullmatch(rf"{library} does not exist; build it with a C compiler: {build_loops.COMMAND}", why_not())
     library.write_bytes(b"no library")
-    assert why_not().endswith(f"; build it for this machine: {build_loops.COMMAND}")
+    assert re.fullmatch(
+        rf"{library} cannot be used \(.*\); build it for this machine: {build_loops.COMMAND}", why_not()
+    )
+    header = bytearray(LIBRARY.read_bytes())
+    header[18] ^= 0xFF  # the processor of an ELF file
+    library.write_bytes(header)
+    assert f"{library} cannot be used" in why_not()
+    # Last, as a library that was loaded must not change.
+    library.write_bytes(LIBRARY.read_bytes().replace(b"loops_stamp", b"other_stamp"))
+    assert re.fullmatch(rf"{library} cannot be used \(.*loops_stamp.*\); build it for .*", why_not())
     monkeypatch.setattr(build_loops, "LIBRARY", LIBRARY)
     monkeypatch.setattr(build_loops, "stamp", lambda: "another" + current)
     assert why_not() == f"{LIBRARY} was built from other sources; build it again: {build_loops.COMMAND}"
@@ -171,9 +277,60 @@ def test_a_build_without_a_compiler_or_with_one_that_fails_says_why(monkeypatch,
         monkeypatch.setenv("CC", compiler)
         with pytest.raises(build_loops.BuildError, match=message):
             build_loops.build()
-    assert not build_loops.LIBRARY.exists()
+    assert not any(tmp_path.iterdir())
+
+
+def test_builds_side_by_side_leave_one_whole_library(monkeypatch, tmp_path):
+    compiler, place = tmp_path / "a compiler", tmp_path / "place"
+    compiler.write_text('#!/bin/sh\nwhile [ $# -gt 1 ]; do [ "$1" = -o ] && echo whole > "$2"; shift; done; exit 0\n')
+    compiler.chmod(0o755)
+    place.mkdir()
+    monkeypatch.setenv("CC", f"'{compiler}' -quick")
+    monkeypatch.setattr(build_loops, "LIBRARY", place / "loops.so")
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda _: build_loops.build().read_text(), range(3)))
+    assert made == ["whole\n"] * 3
+    assert [path.name for path in place.iterdir()] == ["loops.so"]
+
+
+def test_a_folder_that_cannot_be_written_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(build_loops, "LIBRARY", tmp_path / "none" / "loops.so")
+    with pytest.raises(build_loops.BuildError, match=f"{tmp_path}/none cannot be written .*; install into a folder"):
+        build_loops.build()
+
+
+def test_without_loops_a_warning_says_once_what_that_costs_and_cures_it(monkeypatch):
+    monkeypatch.setattr(native, "why_not", lambda: "loops.so does not exist; build it with a C compiler: COMMAND")
+    native.has_loops.cache_clear()
+    with pytest.warns(
+        UserWarning, match=r"loops are missing: loops.so does not exist, .*slower; build it with .*COMMAND"
+    ):
+        assert not native.has_loops()
+    with warnings.catch_warnings(action="error"):
+        assert not native.has_loops()
+    native.has_loops.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("system", "symbols", "named"),
+    [
+        ("linux-x86_64", b"GLIBC_2.2.5 GLIBC_2.27", "manylinux_2_27_x86_64"),
+        ("linux-aarch64", b"GLIBC_2.17", "manylinux_2_17_aarch64"),
+        ("linux-x86_64", b"", "linux_x86_64"),  # musl
+        ("macosx-11.0-universal2", b"", f"macosx_11_0_{platform.machine()}"),
+    ],
+)
+def test_a_wheel_is_named_after_the_oldest_system_that_can_load_its_library(
+    monkeypatch, tmp_path, system, symbols, named
+):
+    (tmp_path / "loops.so").write_bytes(symbols)
+    monkeypatch.setattr(build_loops, "LIBRARY", tmp_path / "loops.so")
+    monkeypatch.setattr("sysconfig.get_platform", lambda: system)
+    assert build_loops.platform_tag() == named
 
 
 def test_the_build_needs_no_package_of_ours():
     # As the hook of the wheel and the doctor run it.
-    assert runpy.run_path(build_loops.__file__)["stamp"]() == build_loops.stamp()
+    by_path = runpy.run_path(build_loops.__file__)
+    assert by_path["stamp"]() == build_loops.stamp()
+    assert by_path["LIBRARY"] == LIBRARY == Path(native.__file__).parent / "loops.so"

@@ -5,7 +5,6 @@
 - What stages promise: `contracts`, `config` (the base of every configuration), `rng`, `learning`.
 - What users ask for: `requests`, a module for each. `scan_formats`: the facts of every format of scans.
 - Files: `remote` (URLs, lost connections), `staging`.
-- Loops and kernels: `native` (C; `build_loops` compiles it), `jit` and `waiting` (Numba), `memory_order`, `kernels` and
-  `compiling` (Triton).
+- Loops and kernels: `native` (C; `build_loops` compiles it), `memory_order`, `kernels` and `compiling` (Triton).
 - `quiet_import`: packages imported without what their import changes in the process.
 """

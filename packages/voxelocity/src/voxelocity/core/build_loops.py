@@ -12,9 +12,12 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -55,11 +58,11 @@ def why_not() -> str:
     if not LIBRARY.exists():
         return f"{LIBRARY} does not exist; build it with a C compiler: {COMMAND}"
     try:
-        library = ctypes.CDLL(str(LIBRARY))
-    except OSError as error:
-        return f"{error}; build it for this machine: {COMMAND}"
-    library.loops_stamp.restype = ctypes.c_char_p
-    if library.loops_stamp().decode() != stamp():
+        stamp_of = ctypes.CDLL(str(LIBRARY)).loops_stamp
+    except (OSError, AttributeError) as error:  # of another processor or system, damaged, or no library of ours
+        return f"{LIBRARY} cannot be used ({error}); build it for this machine: {COMMAND}"
+    stamp_of.restype = ctypes.c_char_p
+    if stamp_of().decode() != stamp():
         return f"{LIBRARY} was built from other sources; build it again: {COMMAND}"
     return ""
 
@@ -76,21 +79,35 @@ def build() -> Path:
             f"no C compiler ({', '.join(_COMPILERS)}) was found; install one, as by apt install gcc, or name one in CC"
         )
     levels = _LEVELS if platform.machine() in ("x86_64", "AMD64") else {"plain": ()}
-    with tempfile.TemporaryDirectory() as work:
+    try:
+        # In the library's own folder, so that it is complete as soon as it has its name, whoever else builds it now.
+        place = tempfile.TemporaryDirectory(dir=LIBRARY.parent, prefix=".loops_")
+    except OSError as error:
+        raise BuildError(f"{LIBRARY.parent} cannot be written ({error}); install into a folder that can be") from error
+    with place as work:
         objects: list[str] = []
         for path in (path for path in sources() if path.suffix == ".c"):
             is_of_all = path.name == "level.c"
             for level, flags in {"all": ()}.items() if is_of_all else levels.items():
                 objects.append(os.path.join(work, f"{len(objects)}_{path.stem}.o"))
                 macros = (f"-DLEVEL={level}", f'-DSTAMP="{stamp()}"')
-                _run([*compiler.split(), *_FLAGS, *flags, *macros, "-c", str(path), "-o", objects[-1]])
+                _run([*shlex.split(compiler), *_FLAGS, *flags, *macros, "-c", str(path), "-o", objects[-1]])
         made = os.path.join(work, LIBRARY.name)
-        _run([*compiler.split(), "-shared", *objects, "-o", made, "-lm"])
+        _run([*shlex.split(compiler), "-shared", *objects, "-o", made, "-lm"])
         # A process that has the old file mapped keeps it.
-        beside = LIBRARY.with_name(f".{LIBRARY.name}.{os.getpid()}")
-        shutil.copyfile(made, beside)
-        os.replace(beside, LIBRARY)
+        os.replace(made, LIBRARY)
     return LIBRARY
+
+
+def platform_tag() -> str:
+    """Of a wheel with the library: the oldest glibc that has all its symbols (PEP 600), or system and processor."""
+    name = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    versions = [(int(major), int(minor)) for major, minor in re.findall(rb"GLIBC_(\d+)\.(\d+)", LIBRARY.read_bytes())]
+    if name.startswith("linux_") and versions:
+        major, minor = max((2, 17), *versions)
+        return name.replace("linux_", f"manylinux_{major}_{minor}_", 1)
+    # Python may be built for two processors; the library is built for one.
+    return name.replace("universal2", platform.machine())
 
 
 def _run(command: list[str]) -> None:

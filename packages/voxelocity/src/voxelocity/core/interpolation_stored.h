@@ -28,3 +28,6 @@ int TYPED_LOOP(interpolate)(const STORED *source, const int64_t *sizes, const in
     free(line);
     return DONE;
 }
+
+#undef STORED
+#undef STORED_NAME

@@ -25,6 +25,9 @@ import torch
 
 from voxelocity_observe.core.device import as_current
 
+kernel_imports = threading.RLock()
+"""Held while a module of kernels is imported during work. Without it, if an import fails, a thread waiting for it gets
+the half-imported module, and its NameError hides the real error."""
 _locks: dict[int, threading.Lock] = {}
 # Triton's interpreter replaces functions of `triton.language` while a kernel runs, so only one may run at a time. The
 # driver is also opened under this lock.

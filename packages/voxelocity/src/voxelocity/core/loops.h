@@ -24,6 +24,9 @@ enum { DONE = 0, NO_MEMORY = 1, OUT_OF_RANGE = 2 };
 
 INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Memory for `num` numbers; NULL if there is not enough. */
+INLINE float *new_floats(int64_t num) { return malloc((size_t)num * sizeof(float) + 1); }
+
 /* NaN stays NaN. */
 INLINE float clamp(float value, float low, float high) {
     value = value < low ? low : value;

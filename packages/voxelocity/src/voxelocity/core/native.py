@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,8 +31,15 @@ _OUT_OF_MEMORY = 1
 
 @functools.cache
 def has_loops() -> bool:
-    """Whether the compiled loops are available here."""
-    return not why_not()
+    """Whether the compiled loops are available here; if not, a warning says once what that costs and how to cure it."""
+    if reason := why_not():
+        what, _, cure = reason.partition("; ")
+        warnings.warn(
+            f"voxelocity: the compiled loops are missing: {what}, so torch and NumPy make augmentation, resampling "
+            f"and MONAI's transforms on a CPU, many times slower; {cure}",
+            stacklevel=2,
+        )
+    return not reason
 
 
 @functools.cache
@@ -137,14 +145,24 @@ def rows_of(array: Array, dtypes: frozenset[np.dtype[Any]]) -> tuple[Array, list
         array = np.ascontiguousarray(array, dtype=np.float32)
     if not _is_in_rows(array):
         array = np.ascontiguousarray(array)
-    return _line_of(array, is_written=False)
+    line, steps = _line_of(array, is_written=False)
+    return line, steps[:-1]
 
 
 def writable_rows(array: Array) -> tuple[Array, list[int]]:
     """As `rows_of`, for a loop to write to; raises ValueError if that would be a copy."""
     if not (array.flags.writeable and _is_in_rows(array)):
         raise ValueError(f"no loop can write to an array with steps {array.strides}, or to one that is read-only")
-    return _line_of(array, is_written=True)
+    line, steps = _line_of(array, is_written=True)
+    return line, steps[:-1]
+
+
+def flatten(array: Array) -> tuple[Array, list[int]]:
+    """The array's memory as a read-only line of its dtype, a view, and in it the first element and all axes' steps."""
+    back = [step < 0 for step in array.strides]
+    line, steps = _line_of(array[tuple(slice(None, None, -1 if turns else 1) for turns in back)], is_written=False)
+    first = sum((side - 1) * step for side, step, turns in zip(array.shape, steps, back, strict=True) if turns)
+    return line, [first, *(-step if turns else step for step, turns in zip(steps, back, strict=True))]
 
 
 def _is_in_rows(array: Array) -> bool:
@@ -157,7 +175,7 @@ def _line_of(array: Array, *, is_written: bool) -> tuple[Array, list[int]]:
     steps = [step // array.itemsize for step in array.strides]
     extent = 1 + sum((side - 1) * step for side, step in zip(array.shape, steps, strict=True)) if array.size > 0 else 0
     line = np.lib.stride_tricks.as_strided(array, (extent,), (array.itemsize,), writeable=is_written)
-    return line, steps[:-1]
+    return line, steps
 
 
 Along = tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.integer[Any]], Array]

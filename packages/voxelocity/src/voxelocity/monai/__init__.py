@@ -2,7 +2,7 @@
 
 - `chain`: `compile`: the split at the first random transform, the plan, the cache, batches made by threads.
 - `lower`: each random transform as one decorated function: MONAI's draw, with one of `steps` in place of its work.
-- `steps`: what random transforms do to a patch, run together in few passes by Numba, torch or Triton.
+- `steps`: what random transforms do to a patch, run together in few passes by C loops, torch or Triton.
 - `deterministic`: MONAI's slow fixed transforms with one part replaced, the loop over the voxels.
 - `datasets`: MONAI's data sets and loaders over `chain` and `items`, which keeps prepared items.
 - `fingerprint` with `content` and `sources`: what a chain does and what an item is, as texts that processes agree on.

@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from monai.transforms import Randomizable
 
-from voxelocity.core.jit import python_function
 from voxelocity.monai.sources import FolderFacts, module_files, path_facts, version_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), range, slice)
@@ -133,8 +132,8 @@ class ObjectDigests:
             return digest(type(value).__name__)
         if isinstance(value, _RANDOM_STATES):
             return self._doubt(value, where, "it holds a random state")
-        if (function := python_function(value)) is not None:
-            # Not its compiler, whose state changes with each call.
+        if type(value).__module__.startswith("numba.") and (function := getattr(value, "py_func", None)) is not None:
+            # A user's compiled loop; not its compiler, whose state changes with each call.
             return digest("compiled", self.of(function, where), self.of(value.targetoptions, where))
         return self._object(value, where)
 

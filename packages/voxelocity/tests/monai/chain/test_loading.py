@@ -14,7 +14,6 @@ import torch
 from monai.data import list_data_collate
 from monai.data.meta_tensor import MetaTensor
 from monai.transforms import Compose, EnsureTyped, RandFlipd, RandRotate90d, RandSpatialCropSamplesd, ScaleIntensityd
-from monai.utils.misc import set_determinism
 from torch.utils.data import DataLoader
 
 from shared.lowered import metadata_tracked
@@ -225,22 +224,3 @@ def test_an_error_in_making_is_raised_where_the_batch_is_asked_for() -> None:
         batch = start_batch([{"image": pending}], pool)
         with pytest.raises(AttributeError):
             batch.result()
-
-
-def test_until_the_loops_are_compiled_torch_makes_a_batch_unless_monai_is_to_be_deterministic(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    meanwhile = []
-    monkeypatch.setattr(
-        "voxelocity.core.waiting.without_waiting",
-        lambda by_kernels, plain: (meanwhile.append(1), plain())[1],
-    )
-    theirs, ours = _both(_turns(), _items(5))
-    assert len(meanwhile) == 5
-    assert [(difference.largest, difference.words) for difference in differences_of(theirs, ours)] == [(0.0, "")] * 3
-    set_determinism(4)
-    try:
-        _both(_turns(), _items(2))
-    finally:
-        set_determinism(None)
-    assert len(meanwhile) == 5

@@ -25,10 +25,11 @@ def test_what_is_fast_random_or_unknown_is_left_alone(transform):
     assert why_not(transform) == f"{type(transform).__name__} has no faster equivalent here"
 
 
-def test_without_numba_nothing_is_replaced(monkeypatch):
-    monkeypatch.setattr(deterministic, "has_numba", lambda: False)
+def test_without_compiled_loops_nothing_is_replaced(monkeypatch):
+    monkeypatch.setattr(deterministic.native, "has_loops", lambda: False)
+    monkeypatch.setattr(deterministic.native, "why_not", lambda: "loops.so does not exist; build it")
     assert faster(Spacing((1, 1, 1))) is None
-    assert why_not(Spacing((1, 1, 1))) == "Numba is not installed, so no loop can be compiled"
+    assert why_not(Spacing((1, 1, 1))) == "loops.so does not exist; build it"
 
 
 @pytest.mark.parametrize(

@@ -310,8 +310,8 @@ def test_batches_of_a_far_device_are_made_at_once_and_as_by_monai(monkeypatch: p
 
     calls: list[int] = []
     monkeypatch.setattr(on_device, "is_far", lambda device: True)
-    plain = loading.run_soon
-    monkeypatch.setattr(loading, "run_soon", lambda pieces: (calls.append(len(pieces)), plain(pieces))[1])
+    plain = loading.run
+    monkeypatch.setattr(loading, "run", lambda pieces: (calls.append(len(pieces)), plain(pieces))[1])
     chain = [mt.RandSpatialCropSamplesd(("image", "label"), (4, 4, 4), 2, random_size=False)]
     items = [Walker([transform.set_random_state(1) for transform in chain], lowerings=lowerings()).defer(_items(8)[0])]
     with ThreadPoolExecutor(1) as pool:

@@ -18,13 +18,13 @@ def _asked_again() -> None:
 
 def test_each_device_has_its_fastest_engine_and_torch_is_the_off_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "has_triton", lambda: True)
-    monkeypatch.setattr(engine, "has_numba", lambda: True)
+    monkeypatch.setattr(engine, "has_loops", lambda: True)
     monkeypatch.setattr("voxelocity.monai.steps.triton_probe.try_kernel", lambda device: None)
-    assert [step_engine("auto", device) for device in (CPU, CUDA, torch.device("mps"))] == ["numba", "triton", "torch"]
+    assert [step_engine("auto", device) for device in (CPU, CUDA, torch.device("mps"))] == ["native", "triton", "torch"]
     assert [step_engine("torch", device) for device in (CPU, CUDA)] == ["torch", "torch"]
     assert step_engine("triton", CPU) == "triton"
     monkeypatch.setattr(engine, "has_triton", lambda: False)
-    monkeypatch.setattr(engine, "has_numba", lambda: False)
+    monkeypatch.setattr(engine, "has_loops", lambda: False)
     assert [step_engine("auto", device) for device in (CPU, CUDA)] == ["torch", "torch"]
 
 

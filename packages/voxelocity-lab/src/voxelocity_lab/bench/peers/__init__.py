@@ -42,7 +42,7 @@ PEERS = {
 }
 _DISTRIBUTIONS = (
     *("monai", "lmdb", "nnunetv2", "batchgenerators", "batchgeneratorsv2", "torchio", "SimpleITK", "deflate"),
-    *("zlib-ng", "isal", "numba", "blosc2"),
+    *("zlib-ng", "isal", "blosc2"),
 )
 
 

@@ -1,6 +1,6 @@
 """What is known to slow training down or to break it: environment variables, and versions that conflict. Two tables.
 
-Requirements that packages declare themselves (numba's numpy, torch's triton) are not repeated here: the probe reads
+Requirements that packages declare themselves (SciPy's numpy, torch's triton) are not repeated here: the probe reads
 them from their metadata.
 """
 
@@ -49,7 +49,6 @@ class IncompatibleVersions:
 _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _TORCH = "https://docs.pytorch.org/docs/stable"
 _DYNAMO = "https://github.com/pytorch/pytorch/blob/main/torch/_dynamo"
-_NUMBA = "https://numba.readthedocs.io/en/stable/reference/envvars.html"
 _PYTHON = "https://docs.python.org/3/using/cmdline.html#environment-variables"
 _NOT_COMPILED = "torch.compile silently does nothing"
 _SPINS = (
@@ -105,13 +104,6 @@ VARIABLES = (
         "kernels run in an interpreter on the CPU, one element after another; it is for debugging",
         "https://triton-lang.org/main/programming-guide/chapter-3/debugging.html",
     ),
-    Variable(
-        "NUMBA_DISABLE_JIT",
-        "warning",
-        "compiled loops (resampling, augmentation, crops) run as plain Python, voxel by voxel",
-        _NUMBA,
-    ),
-    _on_cores("NUMBA_NUM_THREADS", "note", source=_NUMBA),
     _on_cores("OMP_NUM_THREADS", "warning", source="https://www.openmp.org/spec-html/5.0/openmpch6.html"),
     _on_cores("MKL_NUM_THREADS", "warning", source=f"{_TORCH}/threading_environment_variables.html"),
     Variable("OMP_WAIT_POLICY", "warning", _SPINS, hurts="active", cure="PASSIVE"),
@@ -140,13 +132,6 @@ INCOMPATIBLE = (
         "first convolution ends with CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
         "if that happens: pip install 'nvidia-cudnn-cu13>=9.23', or remove the other cuDNN from the loader's path",
         "https://github.com/pytorch/pytorch/issues/188892",
-    ),
-    IncompatibleVersions(
-        {"numba": "==0.61.0", "numpy": ">=2.2"},
-        "problem",
-        "`import numba` fails: no compiled resampling, crops or augmentation",
-        "pip install --upgrade numba",
-        "https://github.com/numba/numba/issues/10033",
     ),
     IncompatibleVersions(
         {"nibabel": "<5.2", "numpy": ">=2"},

@@ -41,7 +41,7 @@ GIVES = {
     "tune": "settings searched by measured trials (voxelocity tune)",
     **{name: f"curves of a run in {tracker.title}" for name, tracker in TRACKERS.items() if tracker.package},
 }
-_MAIN = ("torch", "monai", "numpy", "numba")
+_MAIN = ("torch", "monai", "numpy")
 # Of one library, the smaller package counts as the larger one.
 _STANDS_FOR = {"mlflow-skinny": "mlflow"}
 
@@ -252,7 +252,7 @@ def _check_loops(packages: Packages) -> Iterator[Check]:
         return
     reason, _, cure = packages.without_loops.partition("; ")
     yield Check("packages", "compiled loops", reason or "there").warning(
-        "augmentation and resampling on a CPU take many times as long", cure, when=bool(reason)
+        "augmentation, resampling and MONAI's transforms on a CPU take many times as long", cure, when=bool(reason)
     )
 
 

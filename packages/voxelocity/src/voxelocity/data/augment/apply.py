@@ -23,7 +23,6 @@ from voxelocity.data.augment.params import AugmentParams, ResidentSource, Source
 from voxelocity_observe.core.errors import ConfigError
 
 Engine = Literal["native", "triton", "torch"]
-_SLOWLY = "in plain torch, many times slower"
 
 
 def sample(
@@ -203,7 +202,7 @@ def _triton(engine: EngineName, device: torch.device) -> Engine:
         return "triton"
     if engine == "triton":
         raise ConfigError("augment: engine 'triton' needs the package triton; install it, or choose engine: torch")
-    _warn_of_missing("triton is not installed", _SLOWLY, "install triton", "torch")
+    _warn_of_missing("triton is not installed", "in plain torch, many times slower", "install triton", "torch")
     return "torch"
 
 
@@ -212,12 +211,11 @@ def _native(engine: EngineName, device: torch.device) -> Engine:
         raise ConfigError(f"augment: engine 'native' cannot fill a batch on {device}; choose engine: auto")
     if has_loops():
         return "native"
-    reason, _, cure = why_not().partition("; ")
     if engine == "native":
+        reason, _, cure = why_not().partition("; ")
         raise ConfigError(
             f"augment: engine 'native' needs the compiled loops: {reason}; {cure}, or choose engine: torch"
         )
-    _warn_of_missing(f"the compiled loops are missing: {reason}", _SLOWLY, cure, "torch")
     return "torch"
 
 

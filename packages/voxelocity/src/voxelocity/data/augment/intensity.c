@@ -1,48 +1,9 @@
 /* Loops over the intensities of a patch: bias, noise, blur, brightness, contrast, gamma, boxes, colors.
  *
  * Sums are taken in LANES parts, which wide registers add side by side: in the same order on every processor. */
-#include "../../core/loops.h"
+#include "numbers.h"
 
-enum { LANES = 16, BLOCKS = 256, CHUNK = 4 * BLOCKS, ROUNDS = 7, FRACTION_BITS = 17 };
-
-/* Minimax-like polynomials (Chebyshev fits of ours) for log2(1 + t) / t on 1 + t in [sqrt(1/2), sqrt(2)], off by at
- * most 5e-8, and 2**t on [-1/2, 1/2], off by 2e-9. They vectorize, while calls of the C library's powf do not. */
-INLINE float log2_of(float value) {
-    int32_t bits;
-    memcpy(&bits, &value, 4);
-    bits -= 0x3F3504F3; /* those of sqrt(1/2): anything above goes into the exponent */
-    int32_t exponent = bits >> 23, of_mantissa = (bits & 0x7FFFFF) + 0x3F3504F3;
-    float mantissa;
-    memcpy(&mantissa, &of_mantissa, 4);
-    float t = mantissa - 1, total = 0.12614846229553223f;
-    total = total * t - 0.20742103457450867f;
-    total = total * t + 0.21566985547542572f;
-    total = total * t - 0.23892034590244293f;
-    total = total * t + 0.2879183292388916f;
-    total = total * t - 0.36070483922958374f;
-    total = total * t + 0.48091059923171997f;
-    total = total * t - 0.7213473320007324f;
-    total = total * t + 1.4426950216293335f;
-    return (float)exponent + total * t;
-}
-
-/* Of a number between -126 and 127. */
-INLINE float exp2_of(float value) {
-    /* A sum of this size has no fraction: its last bits are the nearest whole number, without a call or a branch. */
-    float rounded = value + 0x1.8p23f, t = value - (rounded - 0x1.8p23f), total = 0.00015469732170458883f;
-    int32_t whole;
-    memcpy(&whole, &rounded, 4);
-    total = total * t + 0.0013400432653725147f;
-    total = total * t + 0.00961802527308464f;
-    total = total * t + 0.05550327152013779f;
-    total = total * t + 0.24022650718688965f;
-    total = total * t + 0.6931471824645996f;
-    total = total * t + 1.0f;
-    uint32_t bits = ((uint32_t)whole + 127) << 23;
-    float power;
-    memcpy(&power, &bits, 4);
-    return total * power;
-}
+enum { LANES = 16 };
 
 /* Times the bias field. Channel (nx, ny, nz), cube (i, j, k), Legendre tables (nx, i), (ny, j), (k, nz). */
 int LOOP(apply_bias)(float *channel, const int64_t *shape, const float *cube, const int64_t *terms,
@@ -72,41 +33,16 @@ int LOOP(apply_bias)(float *channel, const int64_t *shape, const float *cube, co
     return DONE;
 }
 
-/* The bits of a channel's numbers for the chunk whose first Philox call is `block`. */
-INLINE void draw_words(uint32_t *restrict words, uint32_t block, uint64_t seed, uint32_t number) {
-    for (uint32_t b = 0; b < BLOCKS; b++) {
-        uint32_t w0 = block + b, w1 = number, w2 = 0, w3 = 0, k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-        for (int r = 0; r < ROUNDS; r++) {
-            uint64_t low = (uint64_t)0xD2511F53u * w0, high = (uint64_t)0xCD9E8D57u * w2;
-            w0 = (uint32_t)(high >> 32) ^ w1 ^ k0, w1 = (uint32_t)high;
-            w2 = (uint32_t)(low >> 32) ^ w3 ^ k1, w3 = (uint32_t)low;
-            k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
-        }
-        words[b] = w0, words[BLOCKS + b] = w1, words[2 * BLOCKS + b] = w2, words[3 * BLOCKS + b] = w3;
-    }
-}
-
-/* `noise.normal_of` of a word, in units of 2**-28. */
-INLINE float normal_of(uint32_t word, const int32_t *pieces) {
-    float beyond = (float)(int32_t)((word & 0x7FFFFFFFu) | 1u);
-    uint32_t bits;
-    memcpy(&bits, &beyond, 4);
-    int32_t piece = (int32_t)((bits >> FRACTION_BITS) - (127u << (23 - FRACTION_BITS)));
-    float fraction = (float)(int32_t)(bits & ((1u << FRACTION_BITS) - 1)) * (1.0f / (1 << FRACTION_BITS));
-    int32_t first = pieces[piece], sign = (int32_t)word >> 31;
-    float width = (float)(pieces[piece + 1] - first);
-    int32_t steps = first + (int32_t)(width * fraction);
-    return (float)((steps ^ sign) - sign);
-}
-
 /* Adds `std` times the numbers of `noise.standard_normal(seed, number, num)`. */
 int LOOP(add_noise)(float *flat, int64_t num, const int32_t *pieces, float std, uint64_t seed, int64_t number) {
     uint32_t words[CHUNK];
+    float numbers[CHUNK];
     for (int64_t start = 0; start < num; start += CHUNK) {
         draw_words(words, (uint32_t)(start / 4), seed, (uint32_t)number);
+        make_normal(words, pieces, numbers);
         float *restrict line = flat + start;
         int64_t left = smaller(CHUNK, num - start);
-        for (int64_t t = 0; t < left; t++) line[t] += std * (0x1p-28f * normal_of(words[t], pieces));
+        for (int64_t t = 0; t < left; t++) line[t] += std * numbers[t];
     }
     return DONE;
 }

@@ -112,8 +112,8 @@ INLINE void shift_points(const int64_t *grid, const float *weights_y, const int3
 INLINE Row row_of(const Plane *plane, int64_t j) {
     const int64_t *shape = plane->shape, size = plane->nz;
     /* Places are float32: this far inside the border, a rounded one never has a neighbor beyond it. */
-    Place end = {(float)(shape[0] - 1.0 - 1e-3 - 1e-6 * shape[0]), (float)(shape[1] - 1.0 - 1e-3 - 1e-6 * shape[1]),
-                 (float)(shape[2] - 1.0 - 1e-3 - 1e-6 * shape[2])};
+    double x = (double)shape[0], y = (double)shape[1], z = (double)shape[2];
+    Place end = {(float)(x - 1.0 - 1e-3 - 1e-6 * x), (float)(y - 1.0 - 1e-3 - 1e-6 * y), (float)(z - 1.0 - 1e-3 - 1e-6 * z)};
     int32_t num = 0;
     for (int64_t k = 0; k < size; k++) num += is_inside(place_of(plane, j, k), end);
     if (num == size) return (Row){0, 0, size, size};
@@ -225,13 +225,9 @@ INLINE void fill_label(const uint8_t *label, const Plane *plane, int votes, uint
 #define STORED int16_t
 #define STORED_NAME int16
 #include "warp_stored.h"
-#undef STORED
-#undef STORED_NAME
 #define STORED uint8_t
 #define STORED_NAME uint8
 #include "warp_stored.h"
-#undef STORED
-#undef STORED_NAME
 #define STORED float
 #define STORED_NAME float32
 #include "warp_stored.h"

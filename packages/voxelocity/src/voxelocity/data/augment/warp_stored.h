@@ -122,3 +122,6 @@ int TYPED_LOOP(crop)(const STORED *image, const uint8_t *label, const int64_t *b
     }
     return DONE;
 }
+
+#undef STORED
+#undef STORED_NAME

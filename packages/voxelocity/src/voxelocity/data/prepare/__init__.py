@@ -1,7 +1,7 @@
 """Deterministic preparation of a scan before the cache, and its inverse, back to the scan's own grid.
 
 `chain` runs the stages: `orient`, `crop`, `resample`, `intensity`, `cast`; `foreground` notes where classes lie.
-`restore` follows the trace backwards. `interpolate` is NumPy's way, the `numba_` modules the compiled one.
+`restore` follows the trace backwards. `interpolate` is NumPy's way, the `native_` modules the compiled one.
 """
 
 from voxelocity.data.prepare.chain import Preparation

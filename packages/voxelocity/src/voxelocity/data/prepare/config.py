@@ -55,7 +55,7 @@ class PrepareConfig(Config):
     spacing_mm: tuple[SpacingMm, SpacingMm, SpacingMm] | Literal["keep"] = "keep"
     """Voxel spacing along (x, y, z) after resampling; "keep" leaves each scan its own."""
     engine: Literal["auto", "numpy"] = "auto"
-    """What resamples: compiled loops where Numba is installed, or always the slower NumPy; they differ by rounding."""
+    """What resamples: compiled loops where there are some, or always the slower NumPy; they differ by rounding."""
     dtype: Literal["smallest", "float32", "float16"] = "smallest"
     """Type of the prepared image. "smallest": integers of one or two bytes unchanged, else int16 with a separate scale
     for each channel, off by at most 1/65,000 of the channel's range; float16 or float32 if outliers make that more than

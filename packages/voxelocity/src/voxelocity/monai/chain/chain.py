@@ -16,7 +16,7 @@ from monai.transforms.transform import Transform
 from voxelocity.monai.compared import plain_class, why_not_compared
 from voxelocity.monai.deterministic import faster, why_not
 from voxelocity.monai.lower import lowerings
-from voxelocity.monai.lower.pending import finish, run_soon
+from voxelocity.monai.lower.pending import finish
 from voxelocity.monai.lower.walk import Stage, Walker, run_unchanged
 from voxelocity_observe.core.errors import InputError
 
@@ -206,7 +206,7 @@ class Chain:
     def make(self, pending: Any) -> Any:
         """The item with a tensor in place of each pending tensor."""
         begin = time.perf_counter()
-        made = finish(pending, run_soon)
+        made = finish(pending)
         self.count_made(time.perf_counter() - begin, len(made) if isinstance(made, list) else 1)
         return made
 

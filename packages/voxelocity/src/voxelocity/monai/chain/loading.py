@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from voxelocity.monai.lower import on_device
-from voxelocity.monai.lower.pending import PendingTensor, finish, run_soon
-from voxelocity.monai.steps import PatchTask
+from voxelocity.monai.lower.pending import PendingTensor, finish
+from voxelocity.monai.steps import PatchTask, run
 
 _BARE = "the tensor itself"
 """The key of a chain without dictionaries."""
@@ -189,10 +189,10 @@ def start_batch(
     keyed = [sample if isinstance(sample, dict) else {_BARE: sample} for sample in samples]
     names = [name for name in keyed[0] if _is_uniform([sample.get(name) for sample in keyed])]
     if not names:
-        return PendingBatch(list_data_collate([finish(item, run_soon) for item in items]), ())
+        return PendingBatch(list_data_collate([finish(item) for item in items]), ())
     memory = {name: _memory([sample[name] for sample in keyed]) for name in names}
     stand_ins = [
-        {name: _stand_in(value) if name in memory else finish(value, run_soon) for name, value in sample.items()}
+        {name: _stand_in(value) if name in memory else finish(value) for name, value in sample.items()}
         for sample in keyed
     ]
     collated = list_data_collate(stand_ins)
@@ -212,7 +212,7 @@ def _launch(pieces: Sequence[PatchTask], num_samples: int, count: Callable[[floa
     """Makes the patches of a batch on a device, all at once and from this thread: launching holds the GIL."""
     if pieces:
         begin = time.perf_counter()
-        run_soon(pieces)
+        run(pieces)
         seconds = (time.perf_counter() - begin) / num_samples
         for _ in range(num_samples):
             count(seconds)
@@ -220,7 +220,7 @@ def _launch(pieces: Sequence[PatchTask], num_samples: int, count: Callable[[floa
 
 def _run_timed(pieces: Sequence[PatchTask], count: Callable[[float], None]) -> None:
     begin = time.perf_counter()
-    run_soon(pieces)
+    run(pieces)
     count(time.perf_counter() - begin)
 
 

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from voxelocity.core.jit import has_numba
+from voxelocity.core import native
 from voxelocity.monai.compared import plain_class, why_not_readable
 from voxelocity.monai.deterministic.shadow import WAYS, Way
 
@@ -31,8 +31,8 @@ def faster(transform: object) -> Callable[..., Any] | None:
 
 def why_not(transform: object) -> str:
     """Why `faster` has nothing for this transform, in words; empty if it has."""
-    if not has_numba():
-        return "Numba is not installed, so no loop can be compiled"
+    if not native.has_loops():
+        return native.why_not()
     way = _ways().get(plain_class(transform))
     if way is not None:
         return why_not_readable(transform) or way.why_not(transform)
@@ -45,7 +45,7 @@ def why_not(transform: object) -> str:
 
 @functools.cache
 def _ways() -> dict[type, Way]:
-    # Compiled loops are imported when the first transform is asked about, not with the package.
+    # Imported when the first transform is asked about, not with the package.
     from voxelocity.monai.deterministic import foreground, intensity, load, orientation, spacing  # noqa: F401
 
     return WAYS

@@ -16,7 +16,7 @@ from monai.transforms.utils_pytorch_numpy_unification import unravel_indices
 from monai.utils import ensure_tuple_rep
 
 from voxelocity.core.volume import Array
-from voxelocity.monai.deterministic.numba_loops import positive_box
+from voxelocity.monai.deterministic.native_loops import positive_box
 from voxelocity.monai.deterministic.shadow import is_whole_volume, replaces, shadow, voxels, with_meta
 
 _FLOAT32 = frozenset({torch.float32})
@@ -66,8 +66,8 @@ def _box(image_cxyz: Any, transform: CropForeground, threshold: float) -> Box | 
         return None
     if (channels >= len(image_cxyz)).any() or (channels < -len(image_cxyz)).any():
         return None
-    # torch compares a float32 tensor with the number rounded to float32.
-    first, last = positive_box(image_cxyz, channels % len(image_cxyz), np.float32(threshold))
+    # The number is rounded to float32, as torch does before it compares a float32 tensor with it.
+    first, last = positive_box(image_cxyz, channels % len(image_cxyz), threshold)
     start, stop = np.zeros(_SPATIAL_AXES, np.int64), np.zeros(_SPATIAL_AXES, np.int64)
     if last[0] >= 0:
         start, stop = first - margin, last + margin + 1

@@ -12,7 +12,7 @@ from monai.utils import convert_data_type
 
 from voxelocity.core.memory_order import in_c_order
 from voxelocity.core.volume import Array, slabs
-from voxelocity.monai.deterministic.numba_loops import moments, normalize
+from voxelocity.monai.deterministic.native_loops import moments, normalize
 from voxelocity.monai.deterministic.shadow import is_whole_volume, replaces, voxels, with_meta
 
 _DTYPES = frozenset({torch.float32})
@@ -97,13 +97,13 @@ def _normalize(values: Array, out: Array, mean: float | None, deviation: float |
     if mean is None or deviation is None:
         # Subtracted first, so that the squares of a large mean do not swallow the deviation.
         shift = float(values[np.argmax(values != 0)]) if is_nonzero_only else float(values[0])
-        num, total, squares = moments(values, shift, is_nonzero_only)
+        num, total, squares = moments(values, shift, is_nonzero_only=is_nonzero_only)
         around = total / num if num else 0.0
         mean = shift + around if mean is None else mean
         deviation = math.sqrt(max(0.0, squares / num - around**2)) if deviation is None and num else deviation
     # A deviation of zero, or none because all voxels are zero, leaves the scale unchanged.
-    scale = np.float32(deviation or 0.0) or np.float32(1.0)
-    normalize(values, out, np.float32(mean), scale, is_nonzero_only)
+    scale = float(np.float32(deviation or 0.0)) or 1.0
+    normalize(values, out, mean, scale, is_nonzero_only=is_nonzero_only)
 
 
 def _source_and_target(image: Array) -> tuple[Array, Array]:

@@ -21,7 +21,7 @@ from monai.utils import get_equivalent_dtype
 
 from voxelocity.core.memory_order import in_c_order
 from voxelocity.core.volume import Array
-from voxelocity.monai.deterministic.numba_loops import sample_linear, sample_nearest
+from voxelocity.monai.deterministic.native_loops import sample_linear, sample_nearest
 from voxelocity.monai.deterministic.shadow import is_whole_volume, replaces, shadow, voxels, why_not_lazy, with_meta
 
 _DTYPES = frozenset({torch.uint8, torch.int16, torch.int32, torch.float32, torch.float64})

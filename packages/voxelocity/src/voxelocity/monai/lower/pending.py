@@ -13,10 +13,8 @@ from monai.data.meta_obj import MetaObj, get_track_meta
 from monai.data.meta_tensor import MetaTensor
 from monai.data.utils import affine_to_spacing
 from monai.utils import TraceKeys, convert_to_tensor
-from monai.utils.misc import get_seed
 
 # Imported as a module, whose files a chain's fingerprint reads: the thread behind the function cannot be read.
-from voxelocity.core import waiting
 from voxelocity.core.region import Index3
 from voxelocity.monai.lower import on_device
 from voxelocity.monai.steps import (
@@ -239,23 +237,12 @@ def why_not_pending(value: Any) -> str:
     return ""
 
 
-def run_soon(pieces: Sequence[PatchTask]) -> None:
-    """`run`, in plain torch until the loops are compiled; after MONAI's `set_determinism` it waits for them.
-
-    Of tensors on a device, the pieces may be those of a whole batch.
-    """
-    if get_seed() is None:
-        waiting.without_waiting(lambda: run(pieces), lambda: run(pieces, engine="torch"))
-    else:
-        run(pieces)
-
-
 def finish(data: Any, run: Callable[[Sequence[PatchTask]], None] = run) -> Any:
     """The data with a tensor in place of each pending one: of an item, of a list of items, or of one alone.
 
     Args:
         data: only read.
-        run: makes the pieces of one sample; `run_soon` does not wait for compiled loops.
+        run: makes the pieces of one sample.
     """
     if isinstance(data, PendingTensor):
         return _make([data], run)[0]

@@ -12,18 +12,17 @@ from typing import Literal
 import numpy as np
 import torch
 
-from voxelocity.core.jit import has_numba
 from voxelocity.core.kernels import has_triton
 from voxelocity.core.native import has_loops
 from voxelocity.core.volume import Array
 from voxelocity_observe.core.device import as_current
 
-StepEngine = Literal["auto", "numba", "triton", "torch"]
+StepEngine = Literal["auto", "native", "triton", "torch"]
 """What a caller asks for. "auto" takes the fastest that is available on the tensor's device; "torch" is plain torch,
 the reference and the off switch."""
 
 
-def step_engine(engine: StepEngine, device: torch.device) -> Literal["numba", "triton", "torch"]:
+def step_engine(engine: StepEngine, device: torch.device) -> Literal["native", "triton", "torch"]:
     """What this engine means for tensors on this device: "torch" where the requested one is not available.
 
     "triton" on a CPU is for Triton's interpreter.
@@ -32,7 +31,7 @@ def step_engine(engine: StepEngine, device: torch.device) -> Literal["numba", "t
         return "torch"
     if engine == "triton" or (engine == "auto" and device.type == "cuda"):
         return "triton" if has_triton() and (device.type != "cuda" or _launches(device)) else "torch"
-    return "numba" if device.type == "cpu" and has_numba() and has_loops() else "torch"
+    return "native" if device.type == "cpu" and has_loops() else "torch"
 
 
 @functools.cache

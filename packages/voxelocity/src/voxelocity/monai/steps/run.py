@@ -46,7 +46,7 @@ def run(pieces: Sequence[PatchTask], *, engine: StepEngine = "auto") -> None:
     Args:
         pieces: of one sample.
         engine: "auto" is compiled loops for CPU tensors, Triton's kernels for those on a CUDA device, and plain torch
-            for others and if Numba or Triton is missing; "torch" is plain torch for all.
+            for others and if loops or Triton are missing; "torch" is plain torch for all.
     """
     stages = [_stages(piece) for piece in pieces]
     sources = [piece.source for piece in pieces]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from voxelocity.core.jit import has_numba, kernel_imports
+from voxelocity.core.native import has_loops
+from voxelocity.monai.steps.intensity import native_loops
 from voxelocity.monai.steps.intensity.pointwise import Floats
 
 
@@ -17,17 +18,13 @@ def smoothed(fields: Floats, kernel: Floats, *, engine: str = "auto") -> Floats:
     Args:
         fields: (c, x, y, z) float32, only read.
         kernel: (2 * radius + 1,) float32, symmetric.
-        engine: "auto" is a compiled loop if Numba is installed, "torch" plain torch.
+        engine: "auto" is a compiled loop where there are some, "torch" plain torch.
     """
-    if engine == "torch" or not has_numba():
+    if engine == "torch" or not has_loops():
         by_torch: Floats = convolved(torch.from_numpy(fields), (kernel, kernel, kernel)).numpy()
         return by_torch
-    # Imported here, as Numba may be missing.
-    with kernel_imports:
-        from voxelocity.monai.steps.intensity import numba_loops
-
     made = np.empty(fields.shape, np.float32)
-    numba_loops.smooth(np.ascontiguousarray(fields), kernel, made)
+    native_loops.smooth(np.ascontiguousarray(fields), kernel, made)
     return made
 
 

@@ -19,7 +19,7 @@ from voxelocity.monai.steps import (
     Warp,
     run,
 )
-from voxelocity.monai.steps.spatial import numba_gather
+from voxelocity.monai.steps.spatial import native_gather
 from voxelocity.monai.steps.spatial.moves import passes
 
 TOLERANCE = 1e-3
@@ -175,8 +175,8 @@ def test_pieces_of_the_same_places_are_made_together_and_come_out_as_alone(monke
     crop, flip = Crop(start=(1, -1, 0), shape=(9, 9, 9)), Flip(axes=(True, False, True))
     image, label = source_of(rng, 2, (11, 9, 10), "float32"), source_of(rng, 1, (11, 9, 10), "uint8")
     kinds = [(image, "linear"), (label, "nearest"), (image, "linear")]
-    calls, plain = [], numba_gather.numba_sample.sample
-    monkeypatch.setattr(numba_gather.numba_sample, "sample", lambda *a: (calls.append(1), plain(*a)))
+    calls, plain = [], native_gather.native_loops.sample
+    monkeypatch.setattr(native_gather.native_loops, "sample", lambda *a: (calls.append(1), plain(*a)))
 
     def piece(source, kind):
         steps = [crop, draw_warp(rng, positions, (8, 7, 6), kind, "zeros"), flip]
@@ -250,7 +250,7 @@ def test_of_a_large_volume_only_the_box_that_is_needed_is_read():
         warp = draw_warp(rng, positions, (4, 4, 4), "linear", beyond)
         run([PatchTask(source=torch.from_numpy(array), steps=[warp], out=out)])
         assert (out == 1.0).all()
-        low, high = numba_gather.reach(positions, (200, 200, 200), beyond)
+        low, high = native_gather.reach(positions, (200, 200, 200), beyond)
         numbers.append(max(b - a for a, b in zip(low, high, strict=True)))
     assert max(numbers) <= 8
 
@@ -265,7 +265,7 @@ def test_a_pass_has_one_resampling_and_the_exact_moves_around_it():
 
 
 def test_a_box_that_the_loops_cannot_count_is_refused_in_words(monkeypatch):
-    monkeypatch.setattr(numba_gather, "_MOST_VOXELS", 100)
+    monkeypatch.setattr(native_gather, "_MOST_VOXELS", 100)
     rng = np.random.default_rng(8)
     warp = draw_warp(rng, draw_positions(rng, (9, 9, 9)), (9, 9, 9), "linear", "border")
     piece = PatchTask(source=torch.zeros((1, 9, 9, 9)), steps=[warp], out=torch.ones((1, 9, 9, 9)))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from voxelocity.core.jit import kernel_imports
+from voxelocity.core.kernels import kernel_imports
 from voxelocity.monai.steps.engine import StepEngine, step_engine
 from voxelocity.monai.steps.intensity.field import Field
 from voxelocity.monai.steps.intensity.pointwise import Pointwise
@@ -84,11 +84,6 @@ def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: StepE
 
 
 def _backend(patch: torch.Tensor, engine: StepEngine) -> Backend:
-    if step_engine(engine, patch.device) == "numba":
-        with kernel_imports:
-            from voxelocity.monai.steps.intensity import change_numba
+    from voxelocity.monai.steps.intensity import change_native, change_torch
 
-        return change_numba
-    from voxelocity.monai.steps.intensity import change_torch
-
-    return change_torch
+    return change_native if step_engine(engine, patch.device) == "native" else change_torch

@@ -1,4 +1,4 @@
-"""The intensity steps in plain torch, on any device: the simple reference, and the fallback without Numba."""
+"""The intensity steps in plain torch, on any device: the simple reference, and the fallback without compiled loops."""
 
 from __future__ import annotations
 

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from voxelocity.core.jit import kernel_imports
+from voxelocity.core.kernels import kernel_imports
 from voxelocity.monai.steps.engine import StepEngine, send, step_engine
 from voxelocity.monai.steps.spatial.moves import GatherTask
 from voxelocity.monai.steps.spatial.step import Crop, Flip, Resize, SpatialStep, Turn, Warp
 
-_NUMBA_DTYPES = {
+_NATIVE_DTYPES = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.float32, torch.float64),
 }
-_TRITON_DTYPES = {*_NUMBA_DTYPES, torch.bfloat16}
+_TRITON_DTYPES = {*_NATIVE_DTYPES, torch.bfloat16}
 _MOST_VOXELS = 2**31 // 4
 
 
@@ -33,28 +33,26 @@ def gather(tasks: Sequence[GatherTask], engine: StepEngine = "auto") -> None:
     compiled, launched = list[GatherTask](), list[GatherTask]()
     for task in tasks:
         chosen = step_engine(engine, task.out.device)
-        if chosen == "numba" and _is_for_numba(task):
+        if chosen == "native" and _is_for_loops(task):
             compiled.append(task)
         elif chosen == "triton" and _is_for_triton(task):
             launched.append(task)
         else:
             _by_torch(task)
-    # Imported here, as Numba or Triton may be missing.
     if compiled:
-        with kernel_imports:
-            from voxelocity.monai.steps.spatial.numba_gather import gather_compiled
+        from voxelocity.monai.steps.spatial.native_gather import gather_compiled
 
         gather_compiled(compiled)
-    if launched:
+    if launched:  # imported here, as Triton may be missing
         with kernel_imports:
             from voxelocity.monai.steps.spatial.device_gather import gather_on_device
 
         gather_on_device(launched)
 
 
-def _is_for_numba(task: GatherTask) -> bool:
+def _is_for_loops(task: GatherTask) -> bool:
     devices = {task.source.device.type, task.out.device.type}
-    return devices == {"cpu"} and {task.source.dtype, task.out.dtype} <= _NUMBA_DTYPES
+    return devices == {"cpu"} and {task.source.dtype, task.out.dtype} <= _NATIVE_DTYPES
 
 
 def _is_for_triton(task: GatherTask) -> bool:

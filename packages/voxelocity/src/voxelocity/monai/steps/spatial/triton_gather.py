@@ -9,7 +9,7 @@ lies in tables on the device, so that no size makes Triton compile again:
   `side`.
 - reals: float64, `REAL_NAMES`; gains: (c, 2) float32, a voxel's value times the first plus the second.
 
-The order of operations is that of `numba_sample`: a label's nearest voxel depends on it. So kernels are launched with
+The order of operations is that of `sample.c`: a label's nearest voxel depends on it. So kernels are launched with
 `enable_fp_fusion=False`, and a product that is added before it is rounded is written as one.
 """
 

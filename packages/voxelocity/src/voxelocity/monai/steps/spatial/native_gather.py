@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from voxelocity.core.memory_order import planes, turn
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array
 from voxelocity.data.augment.native_engine import scratch
-from voxelocity.monai.steps.spatial import numba_resize, numba_sample
+from voxelocity.monai.steps.spatial import native_loops
 from voxelocity.monai.steps.spatial.moves import (
     Gain,
     GatherTask,
@@ -22,18 +22,16 @@ from voxelocity.monai.steps.spatial.moves import (
     passes,
     positions_in_result,
 )
-from voxelocity.monai.steps.spatial.step import Beyond, Resize, SamplingGrid, Warp, sampler_is_fused
+from voxelocity.monai.steps.spatial.step import Beyond, Floats, Resize, SamplingGrid, Warp, sampler_is_fused
 
 _FLOAT32 = np.dtype(np.float32)
 _BOX_DTYPES: dict[str, dict[np.dtype[Any], np.dtype[Any]]] = {
     "linear": {np.dtype(np.uint8): np.dtype(np.int16), np.dtype(np.int16): np.dtype(np.int16)},
     "nearest": {np.dtype(np.uint8): np.dtype(np.uint8), np.dtype(np.bool_): np.dtype(np.uint8)},
 }
-"""Dtypes that a box keeps; any other becomes float32, like the result. Few, as the loops are compiled for each pair."""
+"""Dtypes that a box keeps; any other becomes float32, like the result."""
 _RESIZED_DTYPES = frozenset(np.dtype(name) for name in ("uint8", "int16", "float32"))
-_BEYOND = {"zeros": numba_sample.ZEROS, "border": numba_sample.BORDER, "reflection": numba_sample.REFLECTION}
 _MOST_VOXELS = 2**31 - 1
-_MOVED_DTYPES = frozenset(np.dtype(name) for name in ("uint8", "int16", "int32", "int64", "float32", "float64"))
 _RING = 3
 """Extra voxels of a box along each axis, beyond those requested."""
 
@@ -116,17 +114,13 @@ def _resize(last: _Last, step: Resize) -> None:
     shown = last.work.after.copied_part(target)
     order = _order(shown)
     along = [last.work.after.along[axis] for axis in order]
-    x, y, z = (
-        step.tables[axis_map.axis].rows(np.arange(len(step.tables[axis_map.axis].index))[axis_map.source_slice])
-        for axis_map in along
-    )
-    numba_resize.resize(
+    native_loops.resize(
         source.transpose(0, *(axis_map.axis + 1 for axis_map in along)),
-        (x.index, x.weight),
-        (y.index, y.weight),
-        (np.ascontiguousarray(z.index.T), np.ascontiguousarray(z.weight.T)),
-        _scale(last),
-        *_flat(shown.transpose(0, *(axis + 1 for axis in order)), target),
+        [
+            step.tables[axis_map.axis].rows(np.arange(len(step.tables[axis_map.axis].index))[axis_map.source_slice])
+            for axis_map in along
+        ],
+        _part(last, target, order),
     )
     _finish(last, target)
 
@@ -150,27 +144,17 @@ def _warp(pairs: Sequence[tuple[_Last, Warp]]) -> None:
     low, high = reach(positions, sides, beyond)
     _check_size(low, high)
     targets = [_flat_target(last, f"target {number}") for number, last in enumerate(lasts)]
-    shown = [last.work.after.copied_part(target) for last, target in zip(lasts, targets, strict=True)]
-    order = _order(shown[0])
-    arguments: dict[str, tuple[Any, ...]] = {}
-    for (last, warp), target, part in zip(pairs, targets, shown, strict=True):
+    order = _order(work.after.copied_part(targets[0]))
+    parts: dict[str, tuple[Array, native_loops.Target]] = {}
+    for (last, warp), target in zip(pairs, targets, strict=True):
         name = warp.interpolation
         dtype = _BOX_DTYPES[name].get(last.source.dtype, _FLOAT32)
         box = _boxed(name, last.source, last.work.before, low, high, beyond, dtype)
-        flat, steps = _flat(part.transpose(0, *(axis + 1 for axis in order)), target)
-        arguments[name] = (box, _scale(last), flat, steps)
-    all_arguments = [
-        *positions_in_result(positions, work.after, order),
-        np.array(sides, dtype=np.int64),
-        positions.align_corners,
-        sampler_is_fused(positions.num_spatial),
-        _BEYOND[beyond],
-        np.array(low, dtype=np.int64),
-        scratch("points", (3, shown[0].shape[order[2] + 1]), np.dtype(np.float64 if positions.is_wide else np.float32)),
-        arguments.get("linear", _nothing(np.dtype(np.float32))),
-        arguments.get("nearest", _nothing(np.dtype(np.uint8))),
-    ]
-    numba_sample.sample(*all_arguments)
+        parts[name] = (box, _part(last, target, order))
+    *lines, theta, summed, is_fused, scale, shifts = positions_in_result(positions, work.after, order)
+    rules = (is_fused, positions.align_corners, sampler_is_fused(positions.num_spatial), beyond)
+    boxed = [parts.get("linear"), parts.get("nearest")]
+    native_loops.sample(lines, theta, summed, scale, shifts, rules, (sides, low), boxed)
     for last, target in zip(lasts, targets, strict=True):
         _finish(last, target)
 
@@ -189,12 +173,13 @@ def _order(part: Array) -> list[int]:
     return sorted(range(3), key=lambda axis: (part.shape[axis + 1] > 1, -abs(part.strides[axis + 1])))
 
 
-def _nothing(dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    empty = np.zeros((0, 0), np.float32)
-    return np.zeros((0, 1, 1, 1), dtype), empty, np.zeros(0, np.float32), np.zeros(5, np.int64)
+def _part(last: _Last, target: Array, order: Sequence[int]) -> native_loops.Target:
+    """What the step fills of `target`, its axes in this order."""
+    part = last.work.after.copied_part(target).transpose(0, *(axis + 1 for axis in order))
+    return native_loops.Target(whole=target, part=part, scale=_scale(last))
 
 
-def _scale(last: _Last) -> npt.NDArray[np.float32]:
+def _scale(last: _Last) -> Floats:
     """(c, 2) float32 of the linear step, or of none."""
     if last.gain is None:
         return np.tile(np.array([1.0, 0.0], np.float32), (len(last.source), 1))
@@ -216,13 +201,6 @@ def _flat_target(last: _Last, name: str) -> Array:
 def _finish(last: _Last, target: Array) -> None:
     if target is not last.out:
         np.copyto(last.out, target, casting="unsafe")
-
-
-def _flat(part: Array, whole: Array) -> tuple[Array, npt.NDArray[np.int64]]:
-    """The memory of `whole`, in C order, as a line, and in it the first voxel and the steps of `part`, a view of it."""
-    first = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
-    numbers = [first, *part.strides]
-    return whole.reshape(-1), np.array(numbers, dtype=np.int64) // whole.itemsize
 
 
 def _boxed(
@@ -252,17 +230,15 @@ def _boxed(
 
 
 def _copy(source: Array, target: Array) -> None:
-    """Copies between arrays (c, x, y, z) of any memory order, by rows if their orders match, else by small tiles."""
+    """Copies between arrays (c, x, y, z) of any memory order."""
     if source.size == 0:
         return
     steps = [abs(step) if side > 1 else 2**62 for step, side in zip(source.strides, source.shape, strict=True)]
-    fastest = int(np.argmin(steps[1:])) + 1
-    if fastest == 3 or not {source.dtype, target.dtype} <= _MOVED_DTYPES:
+    if np.argmin(steps[1:]) == 2:
         np.copyto(target, source, casting="unsafe")
         return
-    # The source's fastest axis comes third, the target's fastest last.
-    axes = (0, *(axis for axis in (1, 2) if axis != fastest), fastest, 3)
-    numba_resize.move(source.transpose(axes), target.transpose(axes))
+    for plane, out in planes(source, target):
+        turn(plane, out)
 
 
 def reach(positions: SamplingGrid, sides: Index3, beyond: Beyond) -> tuple[Index3, Index3]:

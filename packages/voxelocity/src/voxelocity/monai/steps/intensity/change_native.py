@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from voxelocity.data.augment.native_loops import add_noise, apply_bias, fill_boxes
-from voxelocity.monai.steps.intensity import change_torch, numba_loops
+from voxelocity.monai.steps.intensity import change_torch, native_loops
 from voxelocity.monai.steps.intensity.field import Bias, Blur, Field, Fill, Noise, Rician, legendre_table
 from voxelocity.monai.steps.intensity.pointwise import Clip, Floats, Linear, Pointwise, Power, Threshold
 from voxelocity.monai.steps.intensity.statistic import Facts, Statistics
@@ -39,13 +39,12 @@ def make_field(patch: torch.Tensor, step: Field) -> None:
             add_noise(flat, float(step.std), step.field, 0 if step.is_shared else number)
     elif isinstance(step, Rician) and isinstance(step.fields[0], int):
         for number, (flat, mean, std) in enumerate(zip(_rows(patch), step.mean, step.std, strict=True)):
-            numba_loops.add_rician(flat, mean, std, step.fields[0], number, number + len(patch))
+            native_loops.add_rician(flat, mean, std, step.fields[0], (number, number + len(patch)))
     elif isinstance(step, Bias):
         _apply_bias(patch, step)
     elif isinstance(step, Blur):
-        alpha = np.float32(0.0 if step.alpha is None else step.alpha)
         for channel in patch.numpy():
-            numba_loops.blur_in_zeros(channel, *step.weights, alpha, step.alpha is not None)
+            native_loops.blur_in_zeros(channel, step.weights, step.alpha)
     elif isinstance(step, Fill):
         _fill(patch, step)
     else:
@@ -68,24 +67,24 @@ def _run(patch: torch.Tensor, steps: Sequence[Pointwise], takes: int) -> Facts:
     program = np.array(codes, np.int64), np.array(starts, np.int64)
     facts = np.empty((len(patch), 5), np.float64)
     for flat, numbers, found in zip(_rows(patch), table, facts, strict=True):
-        numba_loops.run_program(flat, *program, numbers, found, takes)
+        native_loops.run_program(flat, *program, numbers, found, takes)
     return facts
 
 
 def _coded(step: Pointwise) -> tuple[int, list[float | Floats]]:
     """The step's code and its numbers, each a single one or one for each channel."""
     if isinstance(step, Linear):
-        code = numba_loops.LINEAR_BUT_ZERO if step.keeps_zero else numba_loops.LINEAR
+        code = native_loops.LINEAR_BUT_ZERO if step.keeps_zero else native_loops.LINEAR
         return code, [0.0 if step.center is None else step.center, step.scale, step.shift]
     if isinstance(step, Clip):
-        return numba_loops.CLIP, [step.low, step.high]
+        return native_loops.CLIP, [step.low, step.high]
     if isinstance(step, Threshold):
-        return numba_loops.KEEP_ABOVE if step.keeps_above else numba_loops.KEEP_BELOW, [step.bound, step.fill]
+        return native_loops.KEEP_ABOVE if step.keeps_above else native_loops.KEEP_BELOW, [step.bound, step.fill]
     if isinstance(step, Power):
         at_zero = np.inf if step.gamma < 0 else float(step.gamma == 0)
-        return numba_loops.POWER, [step.low, 1.0 / step.divisor, step.gamma, step.span, at_zero]
+        return native_loops.POWER, [step.low, 1.0 / step.divisor, step.gamma, step.span, at_zero]
     last = len(step.values) - 1
-    return numba_loops.CURVE, [step.low, last / (step.high - step.low), float(last), *step.values.tolist()]
+    return native_loops.CURVE, [step.low, last / (step.high - step.low), float(last), *step.values.tolist()]
 
 
 def _apply_bias(patch: torch.Tensor, step: Bias) -> None:
@@ -100,7 +99,7 @@ def _apply_bias(patch: torch.Tensor, step: Bias) -> None:
 def _fill(patch: torch.Tensor, step: Fill) -> None:
     low, high = change_torch.fill_range(patch, step)
     noise = np.empty(0) if step.noise is None else step.noise
-    loop = numba_loops.fill_outside if step.is_outside else fill_boxes
+    loop = native_loops.fill_outside if step.is_outside else fill_boxes
     loop(patch.numpy(), step.boxes, noise, low, high - low)
 
 

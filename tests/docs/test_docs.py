@@ -85,10 +85,11 @@ def read_command(line, *, is_whole=True):
         context = command.make_context(words[0], words[1:])
     # The base of all errors in a command line's form, of the click that typer brings along.
     except typer.BadParameter.__bases__[0] as error:
-        assert type(error).__name__ == "MissingParameter" and not is_whole, f"{line}: {error.format_message()}"
-    else:
-        if words[0] == "launch" and context.args:
-            read_command(shlex.join(["voxelocity", *context.args]), is_whole=is_whole)
+        if is_whole or type(error).__name__ != "MissingParameter":
+            pytest.fail(f"{line}: {error.format_message()}")
+        return
+    if words[0] == "launch" and context.args:
+        read_command(shlex.join(["voxelocity", *context.args]), is_whole=is_whole)
 
 
 @pytest.mark.parametrize(

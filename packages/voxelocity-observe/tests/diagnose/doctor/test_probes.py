@@ -270,7 +270,7 @@ def test_installed_and_wanted_packages_are_found():
     # Extras that only hand over to another distribution are that distribution's.
     assert set(packages.wanted) - {""} == {
         name for project in projects for name in project.get("optional-dependencies", {})
-    } - {"dev", "lab"}
+    } - {"dev", "docs", "lab"}
     assert any(require.name == "numpy" for require in packages.requires["numba"])
     assert packages.without_loops == ""
 

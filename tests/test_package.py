@@ -1,6 +1,8 @@
 import importlib
 import json
 import os
+import pickle
+import pydoc
 import signal
 import subprocess
 import sys
@@ -29,6 +31,16 @@ main()
 def test_completion_offers_the_public_names_and_nothing_else():
     assert dir(voxelocity) == sorted(voxelocity.__all__)
     assert {"open", "plan", "train", "Feed"} <= set(dir(voxelocity))
+
+
+def test_help_has_the_public_names():
+    for name in set(voxelocity.__all__) - {"__version__"}:
+        found = getattr(voxelocity, name)
+        assert found.__name__ == name
+        assert pickle.loads(pickle.dumps(found)) is found
+    assert pydoc.render_doc(voxelocity.plan).startswith(
+        "Python Library Documentation: function plan in module voxelocity"
+    )
 
 
 def test_the_three_distributions_have_one_version_and_one_license():

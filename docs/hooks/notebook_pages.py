@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "docs" / "notebooks"
@@ -54,7 +55,8 @@ def run_notebook(path: Path, *, change: Callable[[str], str] = lambda source: so
         Exception: what a cell raises.
     """
     names: dict[str, Any] = {"__name__": "__main__"}
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    # A run records what started it.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), mock.patch("sys.argv", [path.name]):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             source = "".join(cell["source"])
             if cell["cell_type"] == "code":
@@ -125,7 +127,7 @@ def _markdown(path: Path) -> str:
             continue
         parts.append(f"```python\n{cell.source}\n```")
         if cell.printed:
-            parts.append(f"```text\n{cell.printed.rstrip()}\n```")
+            parts.append(f"```{{.text .printed}}\n{cell.printed.rstrip()}\n```")
         if cell.shown:
             parts.append(_mark(len(outputs)))
             outputs.append(cell.shown)

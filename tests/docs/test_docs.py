@@ -1,8 +1,10 @@
 """What the documents say must be true: snippets run, options exist, links lead somewhere, tables match the results."""
 
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *RECIPES,
 ]
+FINDINGS = ROOT / "packages/voxelocity-observe/src/voxelocity_observe/diagnose/findings"
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 DAYS = sorted((ROOT / "docs" / "log").glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -52,23 +55,50 @@ def test_python_snippets_run(snippet, tiny_msd, tiny_plan, tmp_path, monkeypatch
     assert "vx.train(" not in snippet or (tmp_path / "runs" / "first" / "report.html").exists()
 
 
-@pytest.mark.parametrize("block", [*blocks(""), *blocks("bash", RECIPES)])
-def test_commands_in_the_documents_exist_with_their_options(block):
+COMMANDED = [*PAGES, *sorted((ROOT / "packages").glob("*/README.md")), *sorted(FINDINGS.glob("VX*.md"))]
+
+
+@pytest.mark.parametrize("block", [*blocks("", COMMANDED), *blocks("bash", COMMANDED)])
+def test_commands_in_the_documents_are_read_as_printed(block):
+    for line in block.replace("\\\n", " ").splitlines():
+        if line.strip().startswith("voxelocity "):
+            read_command(line)
+
+
+@pytest.mark.parametrize("page", COMMANDED, ids=lambda page: f"{page.parent.name}-{page.name}")
+def test_commands_within_a_text_exist_with_their_options(page):
+    for line in re.findall(r"`(voxelocity\s[^`<>|]+)`", BLOCK.sub("", page.read_text())):
+        read_command(line.replace(" ...", ""), is_whole=False)
+
+
+def read_command(line, *, is_whole=True):
+    """Reads a command as the command line does, up to running it; a text may leave out arguments."""
     group = typer.main.get_command(app)
-    for line in block.splitlines():
-        # What follows "--" is a command of the reader's own.
-        words = line.split("#")[0].split(" -- ")[0].split()
-        if len(words) < 2 or words[0] != "voxelocity":
-            continue
-        command = group.commands[words[1]]
-        while hasattr(command, "commands"):
-            words = words[1:]
-            command = command.commands[words[1]]
-        # What stands behind is the watched program's own.
-        words = words[: words.index("--")] if "--" in words else words
-        known = {option for parameter in command.params for option in parameter.opts}
-        used = {word for word in words[2:] if word.startswith("-")}
-        assert used <= known, line
+    words = shlex.split(line, comments=True)[1:]
+    if words[0] in {"COMMAND", "--help"}:
+        return
+    command = group.commands[words[0]]
+    while hasattr(command, "commands"):
+        words = words[1:]
+        command = command.commands[words[0]]
+    try:
+        context = command.make_context(words[0], words[1:])
+    # The base of all errors in a command line's form, of the click that typer brings along.
+    except typer.BadParameter.__bases__[0] as error:
+        if is_whole or type(error).__name__ != "MissingParameter":
+            pytest.fail(f"{line}: {error.format_message()}")
+        return
+    if words[0] == "launch" and context.args:
+        read_command(shlex.join(["voxelocity", *context.args]), is_whole=is_whole)
+
+
+@pytest.mark.parametrize(
+    "page", [*COMMANDED, ROOT / "Dockerfile", ROOT / "environment.yml"], ids=lambda page: page.name
+)
+def test_extras_that_the_documents_name_exist(page):
+    for distribution, names in re.findall(r"(voxelocity(?:-observe|-lab)?)\[([a-z,-]+)\]", page.read_text()):
+        project = tomllib.loads((ROOT / "packages" / distribution / "pyproject.toml").read_text())["project"]
+        assert set(names.split(",")) <= set(project["optional-dependencies"])
 
 
 def links(page):

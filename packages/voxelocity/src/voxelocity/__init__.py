@@ -6,6 +6,7 @@ Importing this package imports neither torch nor MONAI; each name below is loade
 from __future__ import annotations
 
 import importlib
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from voxelocity_observe import unsupported_platform
@@ -84,4 +85,8 @@ def __getattr__(name: str) -> Any:
     if why := unsupported_platform():
         raise ImportError(f"voxelocity.{name}: {why}")
     module, attribute = _WHERE[name]
-    return getattr(importlib.import_module(module), attribute)
+    found = getattr(importlib.import_module(module), attribute)
+    if isinstance(found, FunctionType):
+        # What help shows, and where pickle finds it.
+        found.__module__, found.__name__, found.__qualname__ = __name__, name, name
+    return found

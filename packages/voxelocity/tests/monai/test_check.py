@@ -30,6 +30,7 @@ from voxelocity.monai.chain import ChainError, compile
 from voxelocity.monai.check import CheckRow, CheckTable, check
 from voxelocity.monai.lower import Lowering
 from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.spans import SpanRecorder
 
 
 def _item() -> dict[str, Any]:
@@ -155,3 +156,11 @@ def test_no_draws_and_chains_that_cannot_be_split_are_refused() -> None:
         check(_chain(), _item(), num_draws=0)
     with pytest.raises(ChainError, match=r"lazy=True cannot be split"):
         check(Compose([Flipd("image")], lazy=True), _item())
+
+
+def test_the_whole_check_is_one_phase_of_a_time_line():
+    with SpanRecorder() as recorder:
+        check(_chain(), _item())
+    spans = recorder.take()
+    assert [span.name for span in spans if span.depth == 0 or span.is_phase] == ["check"]
+    assert "RandFlipd" in {span.name for span in spans}

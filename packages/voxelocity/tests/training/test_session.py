@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from voxelocity.training.open_session import command_of_process
 from voxelocity.training.session import Session
 from voxelocity_observe.core.clock import FakeClock
 from voxelocity_observe.core.events import EventLog, read_events
@@ -36,3 +37,18 @@ def test_a_stop_names_the_signal_that_this_process_received(received, words, sta
     assert f"stopped by {words} at step 40" in str(error)
     assert error.signal_number == status
     assert read_events(tmp_path / "events.jsonl")[-1]["signal"] == status
+
+
+@pytest.mark.parametrize(
+    ("argv", "notebook", "expected"),
+    [
+        (["voxelocity", "train", "my data", "--token=x"], None, "voxelocity train 'my data' '--token=***'"),
+        (["/x/ipykernel_launcher.py", "-f", "/root/kernel.json"], "/work/liver.ipynb", "liver.ipynb"),
+        (["/x/ipykernel_launcher.py", "-f", "/root/kernel.json"], None, "notebook.ipynb"),
+    ],
+)
+def test_a_run_records_its_command_or_its_notebook(argv, notebook, expected, monkeypatch):
+    monkeypatch.setattr("sys.argv", argv)
+    if notebook:
+        monkeypatch.setenv("JPY_SESSION_NAME", notebook)
+    assert command_of_process() == expected

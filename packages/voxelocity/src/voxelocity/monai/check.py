@@ -19,6 +19,7 @@ from voxelocity.monai.lower import lowerings
 from voxelocity.monai.lower.pending import finish
 from voxelocity.monai.lower.walk import Walker
 from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.spans import phase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,8 @@ class CheckTable:
         return "\n".join([*text, f"{self.num_draws} draws; noise drawn voxel by voxel from MONAI's generators."])
 
 
+# The time line of a monitor shows the whole, not its transforms as if they were phases of the program.
+@phase("check")
 def check(
     chain: Compose | Sequence[Callable[..., Any]] | Callable[..., Any],
     item: Any,

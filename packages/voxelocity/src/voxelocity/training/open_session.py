@@ -255,6 +255,13 @@ def _show_beginning(session_plan: SessionPlan, folder: RunFolder, console: Conso
         console.print(plan_summary(session_plan.planned.to_record()))
 
 
+def command_of_process() -> str:
+    """What was started, without credentials; in the kernel of a notebook the notebook, which Jupyter may name."""
+    if sys.argv and os.path.basename(sys.argv[0]) == "ipykernel_launcher.py":
+        return shlex.quote(os.path.basename(os.environ.get("JPY_SESSION_NAME", "notebook.ipynb")))
+    return shlex.join(without_credentials(sys.argv))
+
+
 def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite: bool) -> None:
     """Marks the folder as holding this run."""
     if overwrite:
@@ -264,8 +271,7 @@ def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite:
         if session_plan.taken_s:
             record_more_time(folder, session_plan.saved, taken_s=session_plan.taken_s)
         return
-    command = shlex.join(without_credentials(sys.argv))
-    begin: dict[str, Any] = {"command": command}
+    begin: dict[str, Any] = {"command": command_of_process()}
     if job := launcher_job():
         begin["job"] = job
     if session_plan.source_run is not None:

@@ -230,8 +230,8 @@ def _own_requirements() -> dict[str, tuple[Requirement, ...]]:
     for distribution in DISTRIBUTIONS:
         for extra, requirements in _requirements_of(distribution).items():
             wanted.setdefault(extra, {}).update(dict.fromkeys(requirements))
-    # An extra for developing Voxelocity is not for using it.
-    return {extra: tuple(found) for extra, found in wanted.items() if found and extra != "dev"}
+    # Extras for developing Voxelocity are not for using it; `voxelocity[docs]` does not exist.
+    return {extra: tuple(found) for extra, found in wanted.items() if found and extra not in {"dev", "docs"}}
 
 
 def _requirements_of(distribution: str) -> dict[str, tuple[Requirement, ...]]:

@@ -31,7 +31,6 @@ GIVES = {
     "formats": "scans as NRRD, MHA and DICOM series; predictions as DICOM SEG",
     "lmdb": "a cache of all cases in one file (data.cache.tier=lmdb), for file systems that count files",
     "bench": "`voxelocity bench` with its peers",
-    "docs": "the documentation site in a checkout (`make docs`)",
     "runtimes": "`predict --runtime` and `export` with ONNX Runtime and OpenVINO",
     "tensorrt": "`predict --runtime tensorrt` and `export --to tensorrt`",
     "ray": "trainings and caches on a Ray cluster",

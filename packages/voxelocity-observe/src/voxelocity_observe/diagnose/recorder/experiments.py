@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, Callable
 
 from .batches import Entry, tensors_in
@@ -203,26 +204,56 @@ def network_alone(
         device: the `torch.device` that holds the network.
         seconds: for all of it, approximately.
     """
-    names = ("network, one sample", "network, a batch")
-    generator = torch.Generator().manual_seed(0)
-    images = torch.rand((batch_size, *shape[1:]), generator=generator).to(device=device, dtype=dtype)
+    images = _random_images(torch, (batch_size, *shape[1:]), device, dtype)
+    forms = {
+        "network, one sample": ([images[i : i + 1] for i in range(batch_size)], nullcontext()),
+        "network, a batch": ([images], nullcontext()),
+    }
+    return _alternate(torch, network, forms, ("sample", batch_size), device, seconds)
+
+
+def network_in_half(torch: Any, network: Any, shape: tuple[int, ...], device: Any, seconds: float) -> list[Fields]:
+    """Forward and backward of the network on a batch of this shape, alternating with and without autocast to 16 bits;
+    otherwise as `network_alone`."""
+    is_old = device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0)
+    half = torch.autocast(device.type, dtype=torch.float16 if is_old else torch.bfloat16)
+    images = [_random_images(torch, shape, device, torch.float32)]
+    forms = {"network, float32": (images, nullcontext()), "network, 16 bits": (images, half)}
+    return _alternate(torch, network, forms, ("batch", 1), device, seconds)
+
+
+def _random_images(torch: Any, shape: tuple[int, ...], device: Any, dtype: Any) -> Any:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(device=device, dtype=dtype)
+
+
+def _alternate(
+    torch: Any,
+    network: Any,
+    forms: dict[str, tuple[list[Any], Any]],
+    unit: tuple[str, int],
+    device: Any,
+    seconds: float,
+) -> list[Fields]:
+    """Learning in each of these forms, (inputs, context) by name; `unit` is its name and how many a form has."""
+    name_of_unit, count = unit
+    last = list(forms)[-1]
     modes = [(module, module.training) for module in network.modules()]
-    found: dict[str, list[float]] = {name: [] for name in names}
+    found: dict[str, list[float]] = {name: [] for name in forms}
     deadline_s = time.perf_counter() + seconds
     try:
         network.eval()
-        while not found[names[1]] or (len(found[names[1]]) < _MAX_REPEATS and time.perf_counter() < deadline_s):
-            for name, inputs in zip(names, ([images[i : i + 1] for i in range(batch_size)], [images])):
-                found[name].append(_learning_s(torch, network, inputs, device) / batch_size)
+        while not found[last] or (len(found[last]) < _MAX_REPEATS and time.perf_counter() < deadline_s):
+            for name, (inputs, context) in forms.items():
+                with context:
+                    found[name].append(_learning_s(torch, network, inputs, device) / count)
     except Exception as error:
-        return [
-            _fields(name, "sample", note=f"the network raised {type(error).__name__}: {error}"[:300]) for name in names
-        ]
+        note = f"the network raised {type(error).__name__}: {error}"[:300]
+        return [_fields(name, name_of_unit, note=note) for name in forms]
     finally:
         for module, mode in modes:
             module.training = mode
     # The first of each is slower than those that follow, if there was time for any.
-    return [_fields(name, "sample", found[name][1:] or found[name]) for name in names]
+    return [_fields(name, name_of_unit, found[name][1:] or found[name]) for name in forms]
 
 
 def _learning_s(torch: Any, network: Any, inputs: list[Any], device: Any) -> float:

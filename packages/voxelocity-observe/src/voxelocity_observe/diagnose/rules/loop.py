@@ -7,6 +7,7 @@ import itertools
 from voxelocity_observe.core.quantities import bytes_text, count_text, duration_text
 from voxelocity_observe.diagnose.accounting import experiment_s, making_places, part_s, steps_s
 from voxelocity_observe.diagnose.facts import PARTS, Facts, HeldFacts
+from voxelocity_observe.diagnose.rules.keeping import replacing_s
 from voxelocity_observe.diagnose.rules.loader_model import training_loader
 from voxelocity_observe.diagnose.rules.rule import Found, rule
 from voxelocity_observe.diagnose.rules.seen import (
@@ -119,7 +120,7 @@ def busy_loop(facts: Facts) -> Found | None:
     seconds = part_s(facts, "other")
     known_s = sum(call.seconds for call in calls_named(facts, "gc.collect"))
     logged = num_samples(stacks_in(facts, ("other",), ("log",)))
-    known_s += seconds * (logged + made) / max(1, whole)
+    known_s += seconds * (logged + made) / max(1, whole) + replacing_s(facts)
     saves_s = max(0.0, seconds - known_s)
     if not is_shown(facts, saves_s):
         return None

@@ -58,7 +58,7 @@ def main() -> None:
     loss_function = DiceLoss(to_onehot_y=True, softmax=True)
     optimizer = torch.optim.Adam(model.parameters(), 1e-4)
     for epoch in range(int(os.environ.get("EPOCHS", "1000"))):
-        epoch_start, epoch_loss = time.time(), 0.0
+        epoch_start, epoch_loss, epoch_dice = time.time(), 0.0, 0.0
         model.train()
         for batch_data in train_loader:
             inputs, labels = batch_data["image"].to(device), batch_data["label"].to(device)
@@ -70,13 +70,8 @@ def main() -> None:
             epoch_loss += loss.item()
             outputs_list = [post_pred(i) for i in decollate_batch(outputs)]
             labels_list = [post_label(i) for i in decollate_batch(labels)]
-            dice_metric(y_pred=outputs_list, y=labels_list)
-        metric = dice_metric.aggregate().item()
-        dice_metric.reset()
-        print(
-            f"epoch {epoch + 1}: dice {metric:.4f}, {time.time() - epoch_start:.3f} s",
-            flush=True,
-        )
+            epoch_dice += dice_metric(y_pred=outputs_list, y=labels_list).nanmean().item()
+        print(f"epoch {epoch + 1}: dice {epoch_dice:.4f}, {time.time() - epoch_start:.3f} s", flush=True)
 
 
 if __name__ == "__main__":

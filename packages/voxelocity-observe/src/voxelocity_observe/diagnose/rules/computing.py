@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from voxelocity_observe.core.quantities import duration_text
-from voxelocity_observe.diagnose.accounting import experiment_s, part_s, watched_s
+from voxelocity_observe.diagnose.accounting import experiment_s, part_s, place, watched_s
 from voxelocity_observe.diagnose.facts import Facts
 from voxelocity_observe.diagnose.rules.rule import Found, rule
 from voxelocity_observe.diagnose.rules.seen import (
@@ -11,8 +11,10 @@ from voxelocity_observe.diagnose.rules.seen import (
     computes_in_half,
     has_fixed_shapes,
     has_tensor_cores,
+    network_line,
     of_steps,
     on_gpu,
+    stacks_in,
 )
 from voxelocity_observe.diagnose.rules.words import percent, shape_text
 
@@ -27,6 +29,7 @@ _CPU_HALF_SAVED = 0.4
 _DOUBLE_GAIN = 3.0
 # From this share of the watched time on, a measured gain is worth changing the number format for.
 _HALF_WORTH = 0.1
+_FORWARD_LINES = 3
 _WIDTH = 8
 
 # Number of input shapes from which a search for each of them shows.
@@ -47,6 +50,17 @@ def _half_saved(facts: Facts) -> float | None:
     """Share of the forward and backward passes that 16 bits save, measured on the network alone; None if it was not."""
     whole_s, half_s = experiment_s(facts, "network, float32"), experiment_s(facts, "network, 16 bits")
     return max(0.0, 1.0 - half_s / whole_s) if whole_s and half_s else None
+
+
+def _autocast(facts: Facts, device: str, dtype: str) -> str:
+    """The program's own lines of the forward pass within autocast; in general form if they are not known."""
+    stacks = [stack for stack in stacks_in(facts, ("forward",)) if stack.where]
+    file = place(stacks[0].where)[0] if stacks else ""
+    lines = {place(stack.where): stack.line.strip() for stack in stacks if place(stack.where)[0] == file}
+    # A line of many is one of a loop over windows, or of the network itself.
+    own = [line for _, line in sorted(lines.items())] if len(lines) <= _FORWARD_LINES else []
+    body = own or ["loss = loss_function(network(images), labels)"]
+    return f"with torch.autocast({device!r}, dtype=torch.{dtype}):\n" + "\n".join(f"    {line}" for line in body)
 
 
 def _half_line(facts: Facts) -> str:
@@ -84,9 +98,9 @@ def float32_on_tensor_cores(facts: Facts) -> Found | None:
         ],
         saves_s=_learning_s(facts) * (1.0 - 1.0 / gain),
         risk="changes results",
-        change=f"with torch.autocast('cuda', dtype=torch.{dtype}):\n    loss = loss_function(network(images), labels)"
+        change=_autocast(facts, "cuda", dtype)
         + ("" if dtype == "bfloat16" else "\nscaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"),
-        where=facts.network.where if facts.network else "",
+        where=network_line(facts),
     )
 
 
@@ -137,9 +151,10 @@ def bfloat16_on_cpu(facts: Facts) -> Found | None:
             _half_line(facts),
         ],
         saves_s=saves_s,
+        basis="estimated" if measured is None else "measured",
         risk="changes results",
-        change="with torch.autocast('cpu', dtype=torch.bfloat16):\n    loss = loss_function(network(images), labels)",
-        where=facts.network.where if facts.network else "",
+        change=_autocast(facts, "cpu", "bfloat16"),
+        where=network_line(facts),
         # As bfloat16 changes the computation, only a gain that was measured on this network is worth it.
         is_cause=measured is not None and saves_s >= _HALF_WORTH * watched_s(facts),
     )

@@ -323,7 +323,8 @@ def threads_and_gil(facts: Facts) -> Found | None:
     # If the two take turns, the loop also stalls within its own calls, as the step without data shows. It stalls for no
     # longer than the thread works: any other difference from steps without data is noise of the machine.
     room_s = min(data_room_s(facts), part_s(facts, "wait") + made.num_steps * made.made_s)
-    if not waits_for_data(facts) and not is_shown(facts, room_s):
+    is_light = made.made_s < _LIGHT_SHARE * made.compute_s
+    if not waits_for_data(facts) and (is_light or not is_shown(facts, room_s)):
         return None
     count = made.best_workers()
     return Found(

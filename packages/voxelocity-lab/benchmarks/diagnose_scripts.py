@@ -63,6 +63,7 @@ class Case:
         epochs: of a timed run, the first of which does not count; what is left is a multiple of the script's rhythm.
         cured_environ: variables that the cured form is run with.
         changes: text of the program to what stands in its cured form instead.
+        at: text of the line that the finding is to name where that is not one of those changed.
         needs_gpu: whether the fault shows on a GPU only.
         folder: of the program.
     """
@@ -74,6 +75,7 @@ class Case:
     epochs: int = 0
     cured_environ: Mapping[str, str] = field(default_factory=dict)
     changes: Mapping[str, str] = field(default_factory=dict)
+    at: str = ""
     needs_gpu: bool = False
     folder: Path = HELD_OUT
 
@@ -113,10 +115,10 @@ class Case:
         cured.write_text(text)
         return cured
 
-    def changed_lines(self) -> set[int]:
-        """Numbers of the lines that the cured form changes."""
-        text = self.script.read_text()
-        starts = [(text[: text.index(before)].count("\n") + 1, before.rstrip("\n")) for before in self.changes]
+    def lines(self) -> set[int]:
+        """Numbers of the lines that the finding may name."""
+        text, wanted = self.script.read_text(), [self.at] if self.at else self.changes
+        starts = [(text[: text.index(before)].count("\n") + 1, before.rstrip("\n")) for before in wanted]
         return {line for start, before in starts for line in range(start, start + before.count("\n") + 1)}
 
 
@@ -303,7 +305,7 @@ def measure(case: Case, folder: Path, *, seconds: int, rounds: int, environ: Map
     record |= judged(case, diagnose(case.script, folder / case.name, seconds=seconds, environ=environ))
     if case.changes:
         where = (record["first"] or {}).get("where") or ""
-        record["is_at_line"] = where.rpartition(":")[2] in {str(number) for number in case.changed_lines()}
+        record["is_at_line"] = where.rpartition(":")[2] in {str(number) for number in case.lines()}
         after = judged(case, diagnose(cured, folder / f"{case.name}-cured", seconds=seconds, environ=environ))
         record["after"] = {key: after[key] for key in ("verdict", "causes", "machine")}
         record["is_cured"] = not set(case.codes) & set(after["causes"])

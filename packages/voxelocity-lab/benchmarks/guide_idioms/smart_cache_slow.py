@@ -43,10 +43,7 @@ def main() -> None:
             RandShiftIntensityd(keys=["image"], offsets=0.1, prob=0.5),
         ]
     )
-    train_ds = SmartCacheDataset(
-        data=train_files, transform=train_transforms, replace_rate=0.8, cache_num=10, num_init_workers=2,
-        num_replace_workers=1,
-    )  # fmt: skip
+    train_ds = SmartCacheDataset(data=train_files, transform=train_transforms, replace_rate=0.8, cache_num=10)
     train_loader = DataLoader(train_ds, batch_size=2, shuffle=True, num_workers=0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = UNet(

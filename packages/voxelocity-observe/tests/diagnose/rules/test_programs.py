@@ -72,6 +72,7 @@ TABLE = {
     "VX361": Planted(program="networks.garbage"),
     "VX362": Planted(program="networks.logging_each_step"),
     "VX363": Planted(program="networks.busy_loop"),
+    "VX364": Planted(program="networks.scores_each_step"),
     "VX401": Planted(program="validations.large_validation"),
     "VX402": Planted(program="validations.gradients_in_validation", is_cause=False),
     "VX404": Planted(program="validations.waiting_validation"),

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from voxelocity_observe.core.quantities import bytes_text, count_text, duration_text
-from voxelocity_observe.diagnose.accounting import part_s, steps_s
+from voxelocity_observe.diagnose.accounting import COMPUTING, part_s, steps_s
 from voxelocity_observe.diagnose.facts import OWN_FEED, Facts, LoaderFacts, StackFacts, TransformFacts
 from voxelocity_observe.diagnose.rules.loader_model import (
     making_holds_up,
@@ -173,7 +173,8 @@ def read_again(facts: Facts) -> Found | None:
         return None
     if loader is not None and loader.kind == OWN_FEED:
         return None
-    if transform_share(facts, _fixed(facts)) >= _FIXED_SHARE:
+    fixed = _fixed(facts)
+    if transform_share(facts, fixed) >= _FIXED_SHARE and not _may_be_filling(facts, fixed):
         # A known chain can be kept up to its first random transform, which saves more (VX113).
         return None
     held_bytes = files.unpacked_bytes * _HELD_FACTOR
@@ -272,7 +273,9 @@ def _reading(facts: Facts) -> list[StackFacts]:
     """Places of the making that give the same result for a file each time: reading, unpacking, the lines after it, and
     all that a function which reads and draws no random numbers does besides."""
     stacks = making_stacks(facts)
-    readers = {stack.within for stack in stacks if stack.kind in _READS and stack.within and not stack.draws}
+    # What a loader does in the training's own thread is all within the loop, random transforms included.
+    loops = {stack.within for stack in stacks_in(facts, COMPUTING)}
+    readers = {stack.within for stack in stacks if stack.kind in _READS and not stack.draws} - loops - {""}
     return [
         stack
         for stack in stacks

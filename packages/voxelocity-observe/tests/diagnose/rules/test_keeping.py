@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from voxelocity_observe.diagnose.facts import FileFacts, TransformFacts
+from voxelocity_observe.diagnose.facts import ExperimentFacts, FileFacts, TransformFacts
 from voxelocity_observe.diagnose.judging import diagnose
 
 
@@ -123,3 +123,22 @@ def test_a_function_that_reads_and_draws_nothing_is_kept_with_all_that_it_does(s
     drawing = [replace(stack, draws=True) for stack in stacks]
     (found,) = find("VX116", slow(stacks=drawing, files=files(200)))
     assert "20 % of making batches is reading files" in found.cause
+
+
+def test_what_workers_lose_with_each_epoch_is_known_by_an_item_made_twice(waiting, make, find):
+    tried = [
+        ExperimentFacts(name="item, first use", unit="item", seconds=[0.14, 0.14]),
+        ExperimentFacts(name="item, used again", unit="item", seconds=[0.001, 0.001]),
+    ]
+    loader = make.loader(num_workers=2, call="DataLoader(ds, num_workers=2)", variable="loader", built="train.py:30")
+    facts = waiting(0.05, loader, make.fetch(batch_s=0.3), files=files(200), experiments=tried)
+    (found,) = find("VX120", facts)
+    assert "An item takes 0.14 s when it is first used and 1 ms when it is used again" in found.cause
+    assert found.change.endswith("\nloader = DataLoader(ds, num_workers=2, persistent_workers=True)")
+    assert found.saves_s == pytest.approx(5.0)
+    assert diagnose(facts).findings[0].code == "VX120"
+    persistent = replace(loader, persistent_workers=True)
+    assert find("VX120", replace(facts, loaders=[persistent])) == ()
+    same = [tried[0], replace(tried[1], seconds=[0.1])]
+    assert find("VX120", replace(facts, experiments=same)) == ()
+    assert find("VX120", replace(facts, files=files(50))) == (), "each item was used once"

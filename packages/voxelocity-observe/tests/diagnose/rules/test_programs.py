@@ -56,6 +56,7 @@ TABLE = {
     "VX117": Planted(program="chains.fixed_after_random", num_cpus=1),
     "VX118": Planted(program="chains.slow_replacement", num_cpus=1),
     "VX119": Planted(program="loading.needless_workers"),
+    "VX120": Planted(program="loading.lost_with_workers"),
     "VX122": Planted(program="loading.small_files", num_cpus=1),
     "VX204": Planted(program="networks.item_each_step", is_cause=False),
     "VX304": Planted(program="networks.float64"),

@@ -55,6 +55,7 @@ def all_experiments(
         for name, unit in (("loader", "batch"), ("items", "item"), ("collate", "batch"), ("copy", "batch")):
             yield _fields(name, unit, note=why_not_resident)
     else:
+        yield from used_again(entry, seconds)
         yield from _in_rounds(torch, entry, batch, device, seconds)
     yield from storage_alone(files_read(folder), seconds)
 
@@ -155,6 +156,30 @@ def items_and_collate(entry: Entry, seconds: float) -> list[Fields]:
         note = f"the data set raised {type(error).__name__}: {error}"
         return [_fields("items", "item", note=note), _fields("collate", "batch", note=note)]
     return [_fields("items", "item", item_s), _collate_alone(collate, items, batch_size, seconds)]
+
+
+def used_again(entry: Entry, seconds: float) -> list[Fields]:
+    """A few items of the data set, each made twice: the second time is quicker where the data set keeps what it makes.
+
+    Nothing where no worker makes the items, as they may all have been made here before.
+    """
+    if not entry.described.get("num_workers"):
+        return []
+    first: list[float] = []
+    again: list[float] = []
+    deadline_s = time.perf_counter() + seconds
+    try:
+        dataset, num_items = entry.dataset, len(entry.dataset)
+        while len(first) < min(_MIN_ITEMS, num_items) and (not first or time.perf_counter() < deadline_s):
+            index = len(first) * num_items // _MIN_ITEMS % num_items
+            for into in (first, again):
+                started_s = time.perf_counter()
+                dataset[index]
+                into.append(time.perf_counter() - started_s)
+    except Exception:
+        # `items_and_collate` says why items cannot be made here.
+        return []
+    return [_fields("item, first use", "item", first), _fields("item, used again", "item", again)]
 
 
 def _collate_alone(collate: Any, items: list[Any], batch_size: int, seconds: float) -> Fields:

@@ -8,9 +8,10 @@ import re
 from collections.abc import Sequence
 
 from voxelocity_observe.core.quantities import bytes_text, count_text, duration_text
-from voxelocity_observe.diagnose.accounting import COMPUTING, part_s, steps_s
+from voxelocity_observe.diagnose.accounting import COMPUTING, experiment_s, part_s, passes_of, steps_s
 from voxelocity_observe.diagnose.facts import OWN_FEED, Facts, LoaderFacts, StackFacts, TransformFacts
 from voxelocity_observe.diagnose.rules.loader_model import (
+    fit_loader_model,
     making_holds_up,
     making_stacks,
     saved_s,
@@ -18,6 +19,7 @@ from voxelocity_observe.diagnose.rules.loader_model import (
     training_transforms,
     transform_share,
 )
+from voxelocity_observe.diagnose.rules.loading import workers_started_s
 from voxelocity_observe.diagnose.rules.rule import Found, rule
 from voxelocity_observe.diagnose.rules.seen import (
     compute_cores,
@@ -30,7 +32,7 @@ from voxelocity_observe.diagnose.rules.seen import (
     stack_line,
     stacks_in,
 )
-from voxelocity_observe.diagnose.rules.words import changed_call, percent, renamed_call
+from voxelocity_observe.diagnose.rules.words import at, changed_call, percent, renamed_call
 
 _FIXED_SHARE = 0.15
 _READING_SHARE = 0.15
@@ -50,6 +52,8 @@ _FEW, _NEARLY_ALL = 0.05, 0.95
 # Where a loop waits for a thread: MONAI's data sets, and what threads are waited for with.
 _THREADS = ("monai.data.", "threading.", "queue.", "concurrent.futures.")
 _REPLACING_SHARE = 0.5
+# An item that its data set keeps is there in less than this part of the time.
+_KEPT_FACTOR = 3.0
 # Uses of a file from which items are known to have been made again.
 _MADE_AGAIN = 1.2
 # What is done to a patch and not to a scan, so it has to follow random transforms.
@@ -162,6 +166,39 @@ def slow_replacement(facts: Facts) -> Found | None:
         change=(call or "# replace fewer items an epoch, or prepare them in more threads")
         + "  # or CacheDataset(..., cache_rate=1.0) if memory holds all",
         where=loader.dataset_built or line.where,
+    )
+
+
+@rule("VX120", "Workers lose what the data set keeps, as they end with each epoch", pool="data", names_work=True)
+def lost_with_workers(facts: Facts) -> Found | None:
+    """A data set that keeps what it made, in workers that are started again at each epoch."""
+    made, files = fit_loader_model(facts), facts.files
+    if made is None or made.num_workers == 0 or made.loader.persistent_workers or _read_times(facts) < _MADE_AGAIN:
+        return None
+    first_s, again_s = (experiment_s(facts, f"item, {use}") for use in ("first use", "used again"))
+    if first_s is None or again_s is None or first_s < _KEPT_FACTOR * again_s:
+        return None
+    starts = passes_of(facts, "epoch start")
+    starts_s = sum(start.seconds for start in starts) - workers_started_s(facts, made.loader)
+    saves_s = made.num_steps * (made.step_s - max(made.compute_s, made.made_s * again_s / first_s)) + max(0.0, starts_s)
+    if not is_shown(facts, saves_s):
+        return None
+    return Found(
+        cause=f"An item takes {duration_text(first_s)} when it is first used and {duration_text(again_s)} when it is "
+        f"used again, as the data set keeps it. {count_text(made.num_workers, 'worker')} keep what they use for "
+        "themselves, and lose it when their epoch ends.",
+        evidence=[
+            f"{made.loader.kind}(num_workers={made.num_workers}, persistent_workers=False){at(made.loader.place)}",
+            f"{count_text(len(starts), 'epoch start')}",
+            f"each file was read {_read_times(facts):.1f} times" if files else "",
+        ],
+        saves_s=saves_s,
+        change="# in the data set, before workers start, so that they share it:\n"
+        "def __init__(self, ...):\n"
+        "    self.kept = {index: self.load(index) for index in range(len(self))}\n"
+        "# or, where each worker may keep all it uses:\n"
+        + changed_call(made.loader.call, made.loader.variable, persistent_workers="True"),
+        where=made.loader.place,
     )
 
 

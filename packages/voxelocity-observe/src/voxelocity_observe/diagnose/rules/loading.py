@@ -266,7 +266,9 @@ def needless_workers(facts: Facts) -> Found | None:
     starts = passes_of(facts, "epoch start")
     starts_s = max(0.0, sum(start.seconds for start in starts) - len(starts) * made.made_s)
     saves_s = starts_s + made.saves_s(0)
-    if made.made_s > _LIGHT_SHARE * made.compute_s or not is_shown(facts, saves_s):
+    # What takes a worker far more CPU time is not as quick there: the worker has lost what the data set keeps.
+    is_slow = made.cpu_s > _LIGHT_SHARE * made.compute_s
+    if is_slow or made.made_s > _LIGHT_SHARE * made.compute_s or not is_shown(facts, saves_s):
         return None
     return Found(
         cause=f"A step's batch takes {duration_text(made.made_s)} to make, and the step computes for "

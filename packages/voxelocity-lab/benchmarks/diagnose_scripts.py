@@ -12,8 +12,8 @@ of their epochs; the ratio of a round is that of two runs, alternating which is 
 `benchmarks/tables.py` makes the table of docs/diagnose.md from it.
 
 With --guides the programs are those of `guide_idioms/`, written as MONAI's acceleration guides write them; rules were
-developed on them. The cured form is the same program with the text in `expected.json` replaced. It is diagnosed, too:
-what was cured must no longer be named. Writes `diagnose_guides.json`.
+developed on them. The cured form is the same program with the text in `expected.json` replaced. With --cured it is
+diagnosed, too: what was cured must no longer be named. Writes `diagnose_guides.json`.
 
 With --checkpoints the scripts `slow_scripts/saving_*.py` run with and without a diagnosis, and the SHA-256 of what they
 saved is compared. Writes `diagnose_checkpoints.json`. The Lightning script is left out where pytorch_lightning is not
@@ -298,7 +298,9 @@ def is_kept(predicted: float, achieved: float) -> bool:
     return 1.0 / FACTOR <= predicted / achieved <= FACTOR
 
 
-def measure(case: Case, folder: Path, *, seconds: int, rounds: int, environ: Mapping[str, str]) -> dict[str, Any]:
+def measure(
+    case: Case, folder: Path, *, seconds: int, rounds: int, environ: Mapping[str, str], with_cured: bool
+) -> dict[str, Any]:
     """One program: its diagnosis, and how the promise was kept."""
     cured = case.cured(folder / "cured")
     record: dict[str, Any] = {"name": case.name, "stands_for": case.stands_for, "expected": list(case.codes)}
@@ -306,6 +308,7 @@ def measure(case: Case, folder: Path, *, seconds: int, rounds: int, environ: Map
     if case.changes:
         where = (record["first"] or {}).get("where") or ""
         record["is_at_line"] = where.rpartition(":")[2] in {str(number) for number in case.lines()}
+    if with_cured:
         after = judged(case, diagnose(cured, folder / f"{case.name}-cured", seconds=seconds, environ=environ))
         record["after"] = {key: after[key] for key in ("verdict", "causes", "machine")}
         record["is_cured"] = not set(case.codes) & set(after["causes"])
@@ -365,6 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--guides", action="store_true", help="idioms of MONAI's guides instead of the held-out programs"
     )
+    parser.add_argument("--cured", action="store_true", help="diagnose the cured form, too")
     parser.add_argument("--checkpoints", action="store_true", help="compare what the scripts saving_* write")
     parser.add_argument("--quick", action="store_true", help="the first program of --only, few steps and one round")
     given = parser.parse_args(arguments)
@@ -384,7 +388,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if missing := case.missing():
                 print(f"{case.name}: left out; not installed: {', '.join(missing)}", flush=True)
                 continue
-            record = measure(case, Path(folder), seconds=seconds, rounds=rounds, environ=environ)
+            record = measure(
+                case, Path(folder), seconds=seconds, rounds=rounds, environ=environ, with_cured=given.cured
+            )
             print(_line(record), flush=True)
             is_good = is_good and record["is_right"] and record.get("is_kept", True)
             if not given.quick:

@@ -28,7 +28,7 @@ from monai.utils import set_determinism
 def main() -> None:
     set_determinism(seed=0)
     root = Path(os.environ["VOXELOCITY_DATA"]) / "openkbp_headneck_ct"
-    train_images = sorted((root / "imagesTr").glob("*.nii.gz"))[:16]
+    train_images = sorted((root / "imagesTr").glob("*.nii.gz"))[:10]
     train_files = [
         {"image": str(path), "label": str(root / "labelsTr" / path.name.replace("_0000", ""))} for path in train_images
     ]

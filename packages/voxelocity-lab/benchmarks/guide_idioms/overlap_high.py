@@ -29,7 +29,7 @@ from monai.utils import set_determinism
 def main() -> None:
     set_determinism(seed=0)
     root = Path(os.environ["VOXELOCITY_DATA"]) / "openkbp_headneck_ct"
-    train_images = sorted((root / "imagesTr").glob("*.nii.gz"))[:17]
+    train_images = sorted((root / "imagesTr").glob("*.nii.gz"))[:9]
     train_files = [
         {"image": str(path), "label": str(root / "labelsTr" / path.name.replace("_0000", ""))} for path in train_images
     ]
@@ -47,9 +47,9 @@ def main() -> None:
         ]
     )
     val_transforms = Compose(train_transforms.transforms[:6])
-    train_ds = CacheDataset(data=train_files[:16], transform=train_transforms, cache_rate=1.0, num_workers=2)
+    train_ds = CacheDataset(data=train_files[:8], transform=train_transforms, cache_rate=1.0, num_workers=2)
     train_loader = DataLoader(train_ds, batch_size=2, shuffle=True, num_workers=0)
-    val_ds = CacheDataset(data=train_files[16:], transform=val_transforms, cache_rate=1.0, num_workers=2)
+    val_ds = CacheDataset(data=train_files[8:], transform=val_transforms, cache_rate=1.0, num_workers=2)
     val_loader = DataLoader(val_ds, batch_size=1, num_workers=0)
     post_pred = AsDiscrete(argmax=True, to_onehot=8)
     post_label = AsDiscrete(to_onehot=8)

@@ -87,11 +87,7 @@ class Case:
     def missing(self) -> list[str]:
         """Those of `needs` that are not installed, or not in the version asked for."""
         wanted = [Requirement(text) for text in self.needs]
-        missing = [
-            str(requirement)
-            for requirement in wanted
-            if not requirement.specifier.contains(_version(requirement.name), prereleases=True)
-        ]
+        missing = [str(need) for need in wanted if not need.specifier.contains(_version(need.name), prereleases=True)]
         return [*missing, "a GPU"] if self.needs_gpu and not _has_gpu() else missing
 
     def cured(self, folder: Path) -> Path:
@@ -309,7 +305,8 @@ def measure(
         where = (record["first"] or {}).get("where") or ""
         record["is_at_line"] = where.rpartition(":")[2] in {str(number) for number in case.lines()}
     if with_cured:
-        after = judged(case, diagnose(cured, folder / f"{case.name}-cured", seconds=seconds, environ=environ))
+        added = {**environ, **case.cured_environ}
+        after = judged(case, diagnose(cured, folder / f"{case.name}-cured", seconds=seconds, environ=added))
         record["after"] = {key: after[key] for key in ("verdict", "causes", "machine")}
         record["is_cured"] = not set(case.codes) & set(after["causes"])
     record |= time_both(case.script, cured, case, rounds=rounds, environ=environ)

@@ -95,29 +95,6 @@ def needless_workers(folder: Path) -> None:
     train_on((batch for _ in range(5) for batch in loader), Slow(0.005))
 
 
-def lost_with_workers(folder: Path) -> None:
-    """A data set that keeps what it has read, in a worker that ends with each epoch."""
-    paths = [folder / f"{number}.npy" for number in range(6)]
-    for path in paths:
-        np.save(path, np.zeros((1, SIDE, SIDE, SIDE), np.float32))
-
-    class Kept(torch.utils.data.Dataset):
-        def __init__(self) -> None:
-            self.kept: dict[int, torch.Tensor] = {}
-
-        def __len__(self) -> int:
-            return len(paths)
-
-        def __getitem__(self, index: int) -> torch.Tensor:
-            if index not in self.kept:
-                time.sleep(0.02)
-                self.kept[index] = torch.from_numpy(np.load(paths[index]))
-            return self.kept[index]
-
-    loader = DataLoader(Kept(), num_workers=1)
-    train_on(batch for _ in range(8) for batch in loader)
-
-
 def late_batches(folder: Path) -> None:
     """One batch in eight takes as long as seven steps, and only two are made ahead."""
     loader = DataLoader(Scans(0.0, late_s=0.2), num_workers=1, persistent_workers=True, prefetch_factor=2)

@@ -56,7 +56,6 @@ TABLE = {
     "VX117": Planted(program="chains.fixed_after_random", num_cpus=1),
     "VX118": Planted(program="chains.slow_replacement", num_cpus=1),
     "VX119": Planted(program="loading.needless_workers"),
-    "VX120": Planted(program="loading.lost_with_workers"),
     "VX122": Planted(program="loading.small_files", num_cpus=1),
     "VX204": Planted(program="networks.item_each_step", is_cause=False),
     "VX304": Planted(program="networks.float64"),
@@ -86,6 +85,7 @@ TABLE = {
 # Planted in facts instead, in the tests beside this one.
 FACTS_ONLY = {
     "VX109": "a run of `voxelocity train`, in tests/diagnosis/facts/test_own_run.py",
+    "VX120": "needs items made twice, in an experiment",
     "VX121": "needs slow storage, measured by an experiment",
     **dict.fromkeys(("VX123", "VX124", "VX303", "VX501", "VX502", "VX503"), "rests on the machine, which is planted"),
     **dict.fromkeys(("VX201", "VX202", "VX203", "VX205", "VX206", "VX207", "VX208"), "needs a GPU"),

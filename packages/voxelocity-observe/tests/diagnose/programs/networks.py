@@ -182,14 +182,15 @@ def scores_each_step(folder: Path) -> None:
     from monai.metrics import DiceMetric
     from monai.transforms import AsDiscrete
 
+    side = 3 * SIDE
     network, dice, post = nn.Conv3d(1, 2, 3, padding=1), DiceMetric(), AsDiscrete(argmax=True, to_onehot=2)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, foreach=True)
-    for images in torch.utils.data.DataLoader(torch.zeros(NUM_STEPS, 1, SIDE, SIDE, SIDE)):
+    for images in torch.utils.data.DataLoader(torch.zeros(NUM_STEPS, 1, side, side, side)):
         optimizer.zero_grad()
         outputs = network(images)
         outputs.square().mean().backward()
         optimizer.step()
-        dice(y_pred=[post(output) for output in outputs], y=[torch.ones(2, SIDE, SIDE, SIDE) for _ in outputs])
+        dice(y_pred=[post(output) for output in outputs], y=[torch.ones(2, side, side, side) for _ in outputs])
 
 
 def sample_by_sample(folder: Path) -> None:

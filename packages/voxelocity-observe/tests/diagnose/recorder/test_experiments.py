@@ -51,7 +51,7 @@ def test_the_network_alone_is_tried_in_both_formats_and_stays_as_it_was():
     state = torch.get_rng_state()
     found = network_in_half(torch, network, (2, 1, 8, 8, 8), torch.device("cpu"), 0.01)
     assert [fields["name"] for fields in found] == NAMES
-    assert all(fields["seconds"] for fields in found)
+    assert all(len(fields["seconds"]) >= 3 for fields in found), "a single pair says little on a busy machine"
     assert network.training
     assert all(parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())

@@ -168,6 +168,7 @@ def test_predictions_scored_at_each_step_are_named_before_the_loop_itself(clean,
         clean,
         steps=make.steps({"forward": 0.03, "backward": 0.03, "other": 0.04}),
         stacks=[
+            make.stack("forward", "other", 60, where="train.py:66", line="outputs = model(inputs)"),
             make.stack("other", "transform", 60, where="train.py:71", line="outs = [post(o) for o in outputs]"),
             make.stack("other", "other", 30, where="train.py:72", line="dice(outs, labels)", function="torch.sum"),
             make.stack("other", "other", 5, where="train.py:72", line="dice(outs, labels)", function="monai.metrics.f"),
@@ -180,3 +181,5 @@ def test_predictions_scored_at_each_step_are_named_before_the_loop_itself(clean,
     assert found.change.splitlines()[1:] == ["    outs = [post(o) for o in outputs]", "    dice(outs, labels)"]
     assert [finding.code for finding in diagnose(facts).findings if finding.is_cause] == ["VX364"]
     assert find("VX364", replace(facts, loaders=[])) == (), "without a loader, transforms make the batches"
+    before = make.stack("other", "transform", 95, where="train.py:60", line="inputs = augment(inputs)")
+    assert find("VX364", replace(facts, stacks=[facts.stacks[0], before])) == (), "made ready for the network"

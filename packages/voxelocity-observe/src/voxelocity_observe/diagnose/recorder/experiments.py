@@ -16,6 +16,8 @@ from typing import Any, Callable
 from .batches import Entry, tensors_in
 
 _MIN_ITEMS = 3
+# One pair of passes says little where other programs come and go, and the first pass of each is slower.
+_MIN_ROUNDS = 4
 _MAX_REPEATS = 50
 _ROUNDS = 3
 _BLOCK_BYTES = 1 << 22
@@ -244,7 +246,7 @@ def network_in_half(torch: Any, network: Any, shape: tuple[int, ...], device: An
     half = torch.autocast(device.type, dtype=torch.float16 if is_old else torch.bfloat16)
     images = [_random_images(torch, shape, device, torch.float32)]
     forms = {"network, float32": (images, nullcontext()), "network, 16 bits": (images, half)}
-    return _alternate(torch, network, forms, ("batch", 1), device, seconds)
+    return _alternate(torch, network, forms, ("batch", 1), device, seconds, least=_MIN_ROUNDS)
 
 
 def _random_images(torch: Any, shape: tuple[int, ...], device: Any, dtype: Any) -> Any:
@@ -258,8 +260,11 @@ def _alternate(
     unit: tuple[str, int],
     device: Any,
     seconds: float,
+    *,
+    least: int = 1,
 ) -> list[Fields]:
-    """Learning in each of these forms, (inputs, context) by name; `unit` is its name and how many a form has."""
+    """Learning in each of these forms, (inputs, context) by name, at least this often; `unit` is its name and how many a
+    form has."""
     name_of_unit, count = unit
     last = list(forms)[-1]
     modes = [(module, module.training) for module in network.modules()]
@@ -267,7 +272,7 @@ def _alternate(
     deadline_s = time.perf_counter() + seconds
     try:
         network.eval()
-        while not found[last] or (len(found[last]) < _MAX_REPEATS and time.perf_counter() < deadline_s):
+        while len(found[last]) < least or (len(found[last]) < _MAX_REPEATS and time.perf_counter() < deadline_s):
             for name, (inputs, context) in forms.items():
                 with context:
                     found[name].append(_learning_s(torch, network, inputs, device) / count)

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 from voxelocity_observe.core.quantities import bytes_text, count_text, duration_text
-from voxelocity_observe.diagnose.accounting import experiment_s, has_loader, making_places, part_s, place, steps_s
+from voxelocity_observe.diagnose.accounting import (
+    COMPUTING,
+    experiment_s,
+    has_loader,
+    making_places,
+    part_s,
+    place,
+    steps_s,
+)
 from voxelocity_observe.diagnose.facts import PARTS, Facts, HeldFacts, StackFacts
 from voxelocity_observe.diagnose.rules.keeping import replacing_s
 from voxelocity_observe.diagnose.rules.loader_model import training_loader
@@ -159,11 +168,18 @@ def scores_each_step(facts: Facts) -> Found | None:
 
 
 def _scoring(facts: Facts) -> list[StackFacts]:
-    """Places of the loop with transforms of predictions and metrics; a loader makes the batches elsewhere."""
+    """Places of the loop with metrics, or with transforms behind the network's call: before it they prepare batches."""
     if not has_loader(facts):
         return []
+    calls = sorted(place(stack.where) for stack in stacks_in(facts, COMPUTING) if stack.where)
+    first = dict(reversed(calls))
     inside = [stack for stack in stacks_in(facts, ("other",)) if stack.where]
-    lines = {stack.where for stack in inside if stack.kind == "transform" or stack.function.startswith(_SCORING)}
+    lines = {
+        stack.where
+        for stack in inside
+        if stack.function.startswith(_SCORING)
+        or (stack.kind == "transform" and place(stack.where)[1] > first.get(place(stack.where)[0], math.inf))
+    }
     return [stack for stack in inside if stack.where in lines]
 
 

@@ -263,11 +263,7 @@ def _alternate(
     *,
     least: int = 1,
 ) -> list[Fields]:
-    """Learning in each of these forms, (inputs, context) by name, at least this often.
-
-    Args:
-        unit: its name, and how many of it a form has.
-    """
+    """Learning in each of these forms, (inputs, context) by name. The unit is its name and how many a form has."""
     name_of_unit, count = unit
     last = list(forms)[-1]
     modes = [(module, module.training) for module in network.modules()]

@@ -41,7 +41,8 @@ CAUSE_SHARE = 0.03
 _ESTIMATED = "it is estimated from the steps' parts"
 # A cause that names the slow work goes before one that would save up to this many times as much by hiding it.
 _NAMED_WORK_FACTOR = 1.5
-_UPGRADE_FACTOR = 0.5
+# A gain that any program on such a device has counts as this much of one that mends this program.
+_UPGRADE_FACTOR = 0.25
 # The share of its pool's time that a cause of unknown cost counts as, so that it does not rank behind trifles.
 _UNKNOWN_SHARE = 0.5
 _UNKNOWN_POOLS: tuple[Pool, ...] = ("data", "machine", "memory")

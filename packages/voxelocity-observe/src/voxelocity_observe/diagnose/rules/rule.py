@@ -43,7 +43,7 @@ class Rule:
         names_work: whether it names the slow work itself rather than a place that could hide it; such a cause ranks
             before one that saves somewhat more.
         is_upgrade: whether it would speed up any such program, and is no fault of this one; such a cause ranks behind
-            one that saves half as much.
+            one that saves a quarter as much.
         is_context: whether it describes what other programs do; such a cause ranks after all of the program's own.
         find: returns what was found, once or for several places.
     """

@@ -1,6 +1,7 @@
 """Diagnoses programs with a planted fault and runs each against its cured form: verdict right, promise kept?
 
     python benchmarks/diagnose_scripts.py [--only NAME] [--rounds 3] [--seconds 60] [--out benchmarks/results]
+    python benchmarks/diagnose_scripts.py --guides  # the same for idioms of MONAI's guides, with their changed lines
     python benchmarks/diagnose_scripts.py --quick  # one program, few steps, one short round: does everything work?
     python benchmarks/diagnose_scripts.py --checkpoints [--seconds 10]  # do saved files match an undiagnosed run?
 
@@ -9,6 +10,10 @@ diagnosed; no rule may be changed for them. `CURED=1` switches a program to its 
 of their epochs; the ratio of a round is that of two runs, alternating which is first. Needs VOXELOCITY_DATA. Writes
 `diagnose_held_out.json`, one program after the other, so that results stay where a later one fails;
 `benchmarks/tables.py` makes the table of docs/diagnose.md from it.
+
+With --guides the programs are those of `guide_idioms/`, written as MONAI's acceleration guides write them; rules were
+developed on them. The cured form is the same program with the text in `expected.json` replaced. With --cured it is
+diagnosed, too: what was cured must no longer be named. Writes `diagnose_guides.json`.
 
 With --checkpoints the scripts `slow_scripts/saving_*.py` run with and without a diagnosis, and the SHA-256 of what they
 saved is compared. Writes `diagnose_checkpoints.json`. The Lightning script is left out where pytorch_lightning is not
@@ -40,6 +45,7 @@ from voxelocity_lab.bench.comparison import spread
 
 SCRIPTS = BENCHMARKS / "slow_scripts"
 HELD_OUT = BENCHMARKS / "held_out"
+GUIDES = BENCHMARKS / "guide_idioms"
 FACTOR = 1.5
 """A promise is kept where predicted and achieved speed-up differ by no more than this."""
 _EPOCH = re.compile(r"^epoch (\d+): .*, ([0-9.]+) s$", re.MULTILINE)
@@ -56,6 +62,10 @@ class Case:
         codes: findings any of which names the right cause.
         epochs: of a timed run, the first of which does not count; what is left is a multiple of the script's rhythm.
         cured_environ: variables that the cured form is run with.
+        changes: text of the program to what stands in its cured form instead.
+        at: text of the line that the finding is to name where that is not one of those changed.
+        needs_gpu: whether the fault shows on a GPU only.
+        folder: of the program.
     """
 
     name: str
@@ -64,15 +74,48 @@ class Case:
     codes: tuple[str, ...] = ()
     epochs: int = 0
     cured_environ: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
+    at: str = ""
+    needs_gpu: bool = False
+    folder: Path = HELD_OUT
+
+    @property
+    def script(self) -> Path:
+        """The program."""
+        return self.folder / f"{self.name}.py"
 
     def missing(self) -> list[str]:
         """Those of `needs` that are not installed, or not in the version asked for."""
         wanted = [Requirement(text) for text in self.needs]
-        return [
-            str(requirement)
-            for requirement in wanted
-            if not requirement.specifier.contains(_version(requirement.name), prereleases=True)
-        ]
+        missing = [str(need) for need in wanted if not need.specifier.contains(_version(need.name), prereleases=True)]
+        return [*missing, "a GPU"] if self.needs_gpu and not _has_gpu() else missing
+
+    def cured(self, folder: Path) -> Path:
+        """The cured form of the program, written into a folder if it is another text.
+
+        Raises:
+            ValueError: the program does not contain what is to be changed, or more than once.
+        """
+        if not self.changes:
+            return self.script
+        text = self.script.read_text()
+        for before, after in self.changes.items():
+            if text.count(before) != 1:
+                raise ValueError(
+                    f"{self.script.name}: {before!r} stands in it {text.count(before)} times, not once; mend `changes` "
+                    f"in {self.folder.name}/expected.json"
+                )
+            text = text.replace(before, after)
+        folder.mkdir(parents=True, exist_ok=True)
+        cured = folder / self.script.name
+        cured.write_text(text)
+        return cured
+
+    def lines(self) -> set[int]:
+        """Numbers of the lines that the finding may name."""
+        text, wanted = self.script.read_text(), [self.at] if self.at else self.changes
+        starts = [(text[: text.index(before)].count("\n") + 1, before.rstrip("\n")) for before in wanted]
+        return {line for start, before in starts for line in range(start, start + before.count("\n") + 1)}
 
 
 def _version(package: str) -> str:
@@ -82,11 +125,22 @@ def _version(package: str) -> str:
         return ""
 
 
-CASES = tuple(
-    Case(**{**entry, "codes": tuple(entry["codes"]), "needs": tuple(entry["needs"])})
-    for entry in json.loads((HELD_OUT / "expected.json").read_text())
-)
+def _has_gpu() -> bool:
+    import torch
 
+    return bool(torch.cuda.is_available())
+
+
+def _cases(folder: Path) -> tuple[Case, ...]:
+    entries = json.loads((folder / "expected.json").read_text())
+    return tuple(
+        Case(**{**entry, "codes": tuple(entry["codes"]), "needs": tuple(entry["needs"]), "folder": folder})
+        for entry in entries
+    )
+
+
+CASES = _cases(HELD_OUT)
+GUIDE_CASES = _cases(GUIDES)
 
 SAVING = (
     Case(name="saving_plain", stands_for="a plain loop with `torch.save`, and in `finally`", needs=("torch",)),
@@ -138,7 +192,9 @@ def judged(case: Case, report: Mapping[str, Any]) -> dict[str, Any]:
     first = causes[0] if causes else None
     return {
         "verdict": report["verdict"],
-        "first": None if first is None else {key: first[key] for key in ("code", "title", "basis", "change")},
+        "first": None
+        if first is None
+        else {key: first.get(key) for key in ("code", "title", "basis", "change", "where")},
         "causes": [finding["code"] for finding in causes],
         "machine": [finding["code"] for finding in found if finding not in causes],
         "is_right": first is not None and first["code"] in case.codes,
@@ -159,10 +215,10 @@ def epoch_s(text: str) -> float:
     return statistics.fmean(seconds)
 
 
-def time_both(script: Path, case: Case, *, rounds: int, environ: Mapping[str, str]) -> dict[str, Any]:
+def time_both(script: Path, cured: Path, case: Case, *, rounds: int, environ: Mapping[str, str]) -> dict[str, Any]:
     """Seconds of an epoch of the script and of its cured form, alternating, and their ratios round by round."""
 
-    def run(added: Mapping[str, str]) -> float:
+    def run(script: Path, added: Mapping[str, str]) -> float:
         done = subprocess.run(
             [sys.executable, str(script)],
             check=True,
@@ -173,7 +229,7 @@ def time_both(script: Path, case: Case, *, rounds: int, environ: Mapping[str, st
         )
         return epoch_s(done.stdout)
 
-    found = alternate({"slow": partial(run, {}), "cured": partial(run, case.cured_environ)}, rounds)
+    found = alternate({"slow": partial(run, script, {}), "cured": partial(run, cured, case.cured_environ)}, rounds)
     slow_s, cured_s = found["slow"], found["cured"]
     ratios = [slow / quick for slow, quick in zip(slow_s, cured_s, strict=True)]
     return {
@@ -238,12 +294,22 @@ def is_kept(predicted: float, achieved: float) -> bool:
     return 1.0 / FACTOR <= predicted / achieved <= FACTOR
 
 
-def measure(case: Case, folder: Path, *, seconds: int, rounds: int, environ: Mapping[str, str]) -> dict[str, Any]:
+def measure(
+    case: Case, folder: Path, *, seconds: int, rounds: int, environ: Mapping[str, str], with_cured: bool
+) -> dict[str, Any]:
     """One program: its diagnosis, and how the promise was kept."""
-    script = HELD_OUT / f"{case.name}.py"
+    cured = case.cured(folder / "cured")
     record: dict[str, Any] = {"name": case.name, "stands_for": case.stands_for, "expected": list(case.codes)}
-    record |= judged(case, diagnose(script, folder / case.name, seconds=seconds, environ=environ))
-    record |= time_both(script, case, rounds=rounds, environ=environ)
+    record |= judged(case, diagnose(case.script, folder / case.name, seconds=seconds, environ=environ))
+    if case.changes:
+        where = (record["first"] or {}).get("where") or ""
+        record["is_at_line"] = where.rpartition(":")[2] in {str(number) for number in case.lines()}
+    if with_cured:
+        added = {**environ, **case.cured_environ}
+        after = judged(case, diagnose(cured, folder / f"{case.name}-cured", seconds=seconds, environ=added))
+        record["after"] = {key: after[key] for key in ("verdict", "causes", "machine")}
+        record["is_cured"] = not set(case.codes) & set(after["causes"])
+    record |= time_both(case.script, cured, case, rounds=rounds, environ=environ)
     if record["predicted"] is not None:
         record["is_kept"] = is_kept(record["predicted"], record["achieved"]["median"])
     return record
@@ -292,32 +358,40 @@ def compare_checkpoints(out: Path, *, seconds: int, environ: Mapping[str, str]) 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Status 1 where a verdict was wrong or a promise was not kept."""
     parser = parser_of(__doc__, out=True)
-    names = [case.name for case in CASES]
+    names = [case.name for case in (*CASES, *GUIDE_CASES)]
     parser.add_argument("--only", action="append", choices=names, help="a program; may be given several times")
     parser.add_argument("--rounds", type=int, default=3, help="pairs of runs of a program and its cured form")
     parser.add_argument("--seconds", type=int, default=60, help="of counted steps, at the most")
+    parser.add_argument(
+        "--guides", action="store_true", help="idioms of MONAI's guides instead of the held-out programs"
+    )
+    parser.add_argument("--cured", action="store_true", help="diagnose the cured form, too")
     parser.add_argument("--checkpoints", action="store_true", help="compare what the scripts saving_* write")
     parser.add_argument("--quick", action="store_true", help="the first program of --only, few steps and one round")
     given = parser.parse_args(arguments)
     environ = {**os.environ, "VOXELOCITY_DATA": str(real_data())}
-    chosen = [case for case in CASES if given.only is None or case.name in given.only]
+    cases = GUIDE_CASES if given.guides else CASES
+    chosen = [case for case in cases if given.only is None or case.name in given.only]
     rounds, seconds = given.rounds, given.seconds
     if given.quick:
         chosen, rounds, seconds = chosen[:1], 1, 2
     if given.checkpoints:
         return compare_checkpoints(given.out, seconds=seconds, environ=environ)
-    begin = head("diagnose_scripts", f"--rounds {rounds} --seconds {seconds}")
+    begin = head("diagnose_scripts", f"{'--guides ' * given.guides}--rounds {rounds} --seconds {seconds}")
+    stem = "diagnose_guides" if given.guides else "diagnose_held_out"
     is_good = True
     with tempfile.TemporaryDirectory() as folder:
         for case in chosen:
             if missing := case.missing():
                 print(f"{case.name}: left out; not installed: {', '.join(missing)}", flush=True)
                 continue
-            record = measure(case, Path(folder), seconds=seconds, rounds=rounds, environ=environ)
+            record = measure(
+                case, Path(folder), seconds=seconds, rounds=rounds, environ=environ, with_cured=given.cured
+            )
             print(_line(record), flush=True)
             is_good = is_good and record["is_right"] and record.get("is_kept", True)
             if not given.quick:
-                write(record, "diagnose_held_out", out=given.out, begin=begin, order=names)
+                write(record, stem, out=given.out, begin=begin, order=names)
     return 0 if is_good else 1
 
 

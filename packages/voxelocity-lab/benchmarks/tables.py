@@ -26,6 +26,7 @@ _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
     "diagnose.md": {
         "the checkpoints": watching.checkpoint_lines,
         "the held-out programs": watching.diagnosed_lines,
+        "the idioms of guides": watching.guide_lines,
     },
     "inference.md": {
         "nnU-Net's folders": inference.nnunet_lines,

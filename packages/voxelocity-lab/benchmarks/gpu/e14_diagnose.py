@@ -1,7 +1,8 @@
 """`diagnose` and `monitor` around other people's GPU programs with planted faults: is the cause named, at what cost?
 
 The programs are those of `held_out/` that train on hippocampus: a costly collate function, a network called patch by
-patch, a checkpoint after each iteration. And one with a planted share of waiting, which says what it waited.
+patch, a checkpoint after each iteration. Those of `guide_idioms/` are blocking copies from pageable memory and the loss
+read in each step, and a network without autocast. And one with a planted share of waiting, which says what it waited.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from diagnose_scripts import CASES, HELD_OUT, SCRIPTS, Case, judged
+from diagnose_scripts import CASES, GUIDE_CASES, SCRIPTS, Case, judged
 from gpu.commands import run_voxelocity
 from gpu.experiment import Experiment, Row, Setting
 from voxelocity_observe.monitor.files import read_monitor
 from voxelocity_observe.monitor.samples import GPU_FIELDS, Sample
 
-_PROGRAMS = ("accelerate_resize", "lightning_sample_by_sample", "monai_workflow_checkpoints")
+_PROGRAMS = (
+    "accelerate_resize", "lightning_sample_by_sample", "monai_workflow_checkpoints", "pageable_copies", "amp_off"
+)  # fmt: skip
 _EPOCH = re.compile(r"^epoch (\d+): waited ([0-9.]+) of ([0-9.]+) s$", re.MULTILINE)
 _PLANTED = 0.3
 
@@ -32,7 +35,7 @@ def diagnose_case(setting: Setting, case: Case, limit_s: float) -> None:
         return
     seconds = setting.number("seconds", 8, tiny=2)
     command = ["diagnose", "--json", "--seconds", f"{seconds:g}", "-o", setting.work / case.name, "--", sys.executable]
-    ended = run_voxelocity(setting, [*command, HELD_OUT / f"{case.name}.py"], limit_s)
+    ended = run_voxelocity(setting, [*command, case.script], limit_s)
     plain = json.loads(ended.out)
     found = judged(case, plain)
     row: Row = {
@@ -115,7 +118,7 @@ def run(setting: Setting) -> None:
     """The programs one after another; in a dry run the planted one alone."""
     end_s = time.monotonic() + setting.limit_s - 3.0
     names = () if setting.is_tiny else _PROGRAMS
-    for case in (case for case in CASES if case.name in names):
+    for case in (case for case in (*CASES, *GUIDE_CASES) if case.name in names):
         with setting.guard("diagnose", what=case.name):
             diagnose_case(setting, case, min(60.0, end_s - time.monotonic()))
     for name, measure in (("diagnose", diagnose_wait), ("monitor", monitor_wait)):
@@ -126,6 +129,6 @@ def run(setting: Setting) -> None:
 EXPERIMENT = Experiment(
     id="E14",
     question="Do diagnose and monitor name the planted faults of GPU programs, and what do they cost?",
-    seconds=120.0,
+    seconds=200.0,
     run=run,
 )

@@ -36,9 +36,19 @@ def own_cost_lines(record: dict[str, Any]) -> list[str]:
     return [*lines, "", f"Load average before: {record['load_average']:.1f}. {source_line(record)}"]
 
 
+@of_records("diagnose_guides.json")
+def guide_lines(record: dict[str, Any]) -> list[str]:
+    """Idioms of MONAI's guides: what the diagnosis named, what it promised, what the changed line brought."""
+    return _diagnosed(record)
+
+
 @of_records("diagnose_held_out.json")
 def diagnosed_lines(record: dict[str, Any]) -> list[str]:
     """Programs with a planted fault: what the diagnosis named, what it promised, what the change brought."""
+    return _diagnosed(record)
+
+
+def _diagnosed(record: dict[str, Any]) -> list[str]:
     rows = []
     for script in record["scripts"]:
         first, achieved = script["first"], script.get("achieved")

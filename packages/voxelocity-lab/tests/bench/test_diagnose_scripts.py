@@ -43,6 +43,27 @@ def test_every_program_has_a_cured_form_and_expects_a_finding_that_has_a_page(ru
         assert all((pages / f"{code}.md").is_file() for code in case.codes)
 
 
+def test_every_idiom_of_the_guides_has_a_changed_line_and_a_finding_with_a_page(runner, tmp_path):
+    assert {path.stem for path in runner.GUIDES.glob("*.py")} == {case.name for case in runner.GUIDE_CASES}
+    pages = Path(findings.__file__).parent
+    for case in runner.GUIDE_CASES:
+        cured = case.cured(tmp_path)
+        compile(cured.read_text(), cured.name, "exec")
+        assert cured.read_text() != case.script.read_text()
+        assert case.lines()
+        assert all((pages / f"{code}.md").is_file() for code in case.codes)
+
+
+def test_a_change_that_a_program_does_not_contain_is_refused(runner, tmp_path):
+    (tmp_path / "x.py").write_text("a = 1\nb = 2\n")
+    case = runner.Case(name="x", stands_for="y", needs=(), folder=tmp_path, changes={"b = 2": "b = 3"})
+    assert case.lines() == {2}
+    assert case.cured(tmp_path / "cured").read_text() == "a = 1\nb = 3\n"
+    wrong = runner.Case(name="x", stands_for="y", needs=(), folder=tmp_path, changes={"c": "d"})
+    with pytest.raises(ValueError, match=r"x\.py: 'c' stands in it 0 times.*mend `changes`"):
+        wrong.cured(tmp_path / "cured")
+
+
 def test_the_machines_own_trouble_is_not_taken_for_the_scripts_cause(runner):
     case = case_of(runner)
     found = runner.judged(case, report_of(finding("VX504"), finding("VX116"), finding("VX313", is_cause=False)))
@@ -70,7 +91,7 @@ def test_a_script_and_its_cured_form_are_timed_in_turn_by_what_they_print(runner
     )
     (tmp_path / "slow.py").write_text(text.replace("SECONDS", 'os.environ.get("CURED", "2.5")'))
     case = case_of(runner, cured={"CURED": "0.5"})
-    found = runner.time_both(tmp_path / "slow.py", case, rounds=2, environ=os.environ)
+    found = runner.time_both(tmp_path / "slow.py", tmp_path / "slow.py", case, rounds=2, environ=os.environ)
     assert found["achieved"] == {"median": 5.0, "low": 5.0, "high": 5.0}
     assert (found["epoch_s"], found["cured_epoch_s"], found["n"]) == (2.5, 0.5, 2)
 
@@ -98,7 +119,7 @@ def test_quick_looks_at_one_script_once_and_writes_nothing(runner, tmp_path, mon
         asked.append((script.name, seconds))
         return report_of(finding("VX101"))
 
-    def time_both(script, case, *, rounds, environ):
+    def time_both(script, cured, case, *, rounds, environ):
         asked.append((script.name, rounds))
         return {"achieved": {"median": 4.0, "low": 4.0, "high": 4.0}}
 

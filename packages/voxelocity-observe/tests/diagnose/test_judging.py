@@ -17,10 +17,10 @@ from voxelocity_observe.diagnose.judging import CAUSE_SHARE, diagnose
 from voxelocity_observe.diagnose.rules import Found, rule
 
 
-def planted(code, saves_s, *, pool="data", names_work=False, is_cause=True, is_context=False):
+def planted(code, saves_s, *, pool="data", names_work=False, is_cause=True, **marks):
     """A rule that always finds the same."""
 
-    @rule(code, f"Cause {code}", pool=pool, names_work=names_work, is_context=is_context)
+    @rule(code, f"Cause {code}", pool=pool, names_work=names_work, **marks)
     def always(facts):
         return Found(cause="", evidence=(), saves_s=saves_s, change="", is_cause=is_cause)
 
@@ -66,6 +66,12 @@ def test_the_slow_work_itself_goes_before_a_place_that_could_hide_it(half_waitin
     assert [finding.code for finding in diagnosis.findings] == ["B", "A"]
     diagnosis = diagnose(half_waiting, rules=[planted("A", 9.0), planted("B", 5.0, names_work=True)])
     assert [finding.code for finding in diagnosis.findings] == ["A", "B"]
+
+
+def test_what_any_program_would_gain_goes_behind_a_fault_that_saves_a_quarter_as_much(half_waiting):
+    upgrade = planted("A", 8.0, pool="compute", is_upgrade=True)
+    for saves_s, first in ((2.5, "B"), (1.5, "A")):
+        assert diagnose(half_waiting, rules=[upgrade, planted("B", saves_s)]).causes[0].code == first
 
 
 def test_what_other_programs_do_never_comes_before_the_programs_own_cause(half_waiting):

@@ -41,6 +41,8 @@ CAUSE_SHARE = 0.03
 _ESTIMATED = "it is estimated from the steps' parts"
 # A cause that names the slow work goes before one that would save up to this many times as much by hiding it.
 _NAMED_WORK_FACTOR = 1.5
+# A gain that any program on such a device has counts as this much of one that mends this program.
+_UPGRADE_FACTOR = 0.25
 # The share of its pool's time that a cause of unknown cost counts as, so that it does not rank behind trifles.
 _UNKNOWN_SHARE = 0.5
 _UNKNOWN_POOLS: tuple[Pool, ...] = ("data", "machine", "memory")
@@ -119,7 +121,8 @@ def _weight(rule: Rule, finding: Finding, pools: Mapping[Pool, float]) -> tuple[
     if finding.saves_s is None:
         seconds = _UNKNOWN_SHARE * pools[rule.pool] if rule.pool in _UNKNOWN_POOLS else 0.0
     else:
-        seconds = finding.saves_s * (_NAMED_WORK_FACTOR if rule.names_work else 1.0)
+        factor = _NAMED_WORK_FACTOR if rule.names_work else _UPGRADE_FACTOR if rule.is_upgrade else 1.0
+        seconds = finding.saves_s * factor
     return finding.is_cause, not rule.is_context, seconds
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import nibabel
 import numpy as np
 import torch
-from monai.data import DataLoader, Dataset
+from monai.data import CacheDataset, DataLoader, Dataset, SmartCacheDataset
 from monai.transforms import Compose, RandFlip, RandomizableTransform, Transform
 from torch import nn
 
@@ -40,11 +42,14 @@ class AddChannel(Transform):
         return torch.as_tensor(np.asarray(image), dtype=torch.float32)[None]
 
 
-def _train(files: list, chain: list) -> None:
+def _train(files: list, chain: list, *, keep: Callable[..., Dataset] = Dataset) -> None:
     network = nn.Conv3d(1, 2, 3)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, foreach=True)
-    loader = DataLoader(Dataset(files, Compose(chain)), batch_size=1)
+    data = keep(files, Compose(chain))
+    loader = DataLoader(data, batch_size=1)
     for _ in range(NUM_EPOCHS):
+        if isinstance(data, SmartCacheDataset):
+            data.update_cache()
         for batch in loader:
             optimizer.zero_grad()
             network(torch.as_tensor(batch)).square().mean().backward()
@@ -63,6 +68,17 @@ def repeated_work(folder: Path) -> None:
 def dominant_random(folder: Path) -> None:
     """A random transform that takes nearly all of an item's time."""
     _train(_arrays(), [AddChannel(), SlowRandom(), RandFlip(prob=0.5)])
+
+
+def fixed_after_random(folder: Path) -> None:
+    """A data set that keeps its items, and a slow fixed transform behind the random one."""
+    _train(_arrays(), [AddChannel(), RandFlip(prob=0.5), SlowFixed()], keep=partial(CacheDataset, progress=False))
+
+
+def slow_replacement(folder: Path) -> None:
+    """A thread replaces half of four kept items in each epoch, which takes longer than the epoch's steps."""
+    keep = partial(SmartCacheDataset, cache_num=2, replace_rate=1.0, progress=False)
+    _train(_arrays(), [SlowFixed(), AddChannel(), RandFlip(prob=0.5)], keep=keep)
 
 
 def read_again(folder: Path) -> None:

@@ -89,6 +89,12 @@ def restarted_workers(folder: Path) -> None:
     train_on(batch for _ in range(5) for batch in loader)
 
 
+def needless_workers(folder: Path) -> None:
+    """Short epochs of items that take no time, each with a new worker."""
+    loader = DataLoader(Scans(0.0, count=8), num_workers=1)
+    train_on((batch for _ in range(5) for batch in loader), Slow(0.005))
+
+
 def late_batches(folder: Path) -> None:
     """One batch in eight takes as long as seven steps, and only two are made ahead."""
     loader = DataLoader(Scans(0.0, late_s=0.2), num_workers=1, persistent_workers=True, prefetch_factor=2)

@@ -177,6 +177,22 @@ def busy_loop(folder: Path) -> None:
     _train(after_step=lambda loss: sum(number * number for number in range(60_000)))
 
 
+def scores_each_step(folder: Path) -> None:
+    """Post-processes and scores the predictions of each step, on batches of a loader."""
+    from monai.metrics import DiceMetric
+    from monai.transforms import AsDiscrete
+
+    side = 3 * SIDE
+    network, dice, post = nn.Conv3d(1, 2, 3, padding=1), DiceMetric(), AsDiscrete(argmax=True, to_onehot=2)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, foreach=True)
+    for images in torch.utils.data.DataLoader(torch.zeros(NUM_STEPS, 1, side, side, side)):
+        optimizer.zero_grad()
+        outputs = network(images)
+        outputs.square().mean().backward()
+        optimizer.step()
+        dice(y_pred=[post(output) for output in outputs], y=[torch.ones(2, side, side, side) for _ in outputs])
+
+
 def sample_by_sample(folder: Path) -> None:
     """Calls the network with each sample of a batch by itself."""
 

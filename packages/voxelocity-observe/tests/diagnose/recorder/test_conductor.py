@@ -108,7 +108,8 @@ def test_program_is_ended_after_steps_on_resident_batches_and_the_experiments(
         f"voxelocity: {len(facts.counted)} steps were counted, which is enough; the program is ended here.\n"
     )
     done = {experiment.name: experiment for experiment in facts.experiments}
-    assert list(done) == ["resident batch", "loader", "items", "collate", "copy", "storage", "storage, page cache"]
+    # On a CPU with 16-bit units the network alone follows.
+    assert list(done)[:7] == ["resident batch", "loader", "items", "collate", "copy", "storage", "storage, page cache"]
     assert len(done["resident batch"].seconds) >= 5
     assert sorted(done["resident batch"].seconds)[2] < 0.010
     assert min(done["loader"].seconds) >= 0.020

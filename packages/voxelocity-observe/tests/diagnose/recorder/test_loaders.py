@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -77,6 +78,32 @@ def test_loader_in_the_training_thread_is_waited_for_item_by_item(recorded: Reco
     assert 8 * 0.010 <= fetch.collate_s < fetch.item_s + 0.04
     assert fetch.item_cpu_s < fetch.item_s / 2
     assert fetch.batch_bytes == 2 * 4 * 4 + 2 * 8
+    # Transforms are timed in the counted steps alone, so their items are counted, too.
+    assert fetch.counted_items == 2 * len(facts.counted)
+    assert 0.0 < fetch.counted_s < fetch.item_s + fetch.collate_s
+
+
+def test_transforms_are_told_with_the_loader_that_they_make_items_for(recorded: Recorded, train: Any) -> None:
+    from monai.transforms import Compose, Identity
+
+    chain = Compose([Identity()])
+
+    class Chained(SlowItems):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+            return super().__getitem__(chain(index))
+
+    def collate(items: list[Any]) -> Any:
+        # In a thread of the data set's own, as where it replaces its items meanwhile.
+        thread = threading.Thread(target=chain, args=(0,))
+        thread.start()
+        thread.join()
+        return torch.utils.data.default_collate(items)
+
+    facts = recorded(train(DataLoader(Chained(), batch_size=2, collate_fn=collate)))
+    (loader,) = facts.loaders
+    calls = {transform.loader: transform.num_calls for transform in facts.transforms}
+    (fetch,) = facts.fetches
+    assert calls == {loader.key: fetch.counted_items, -1: fetch.counted_items // 2}
 
 
 def test_iterable_data_sets_are_timed_too(recorded: Recorded, train: Any) -> None:

@@ -90,6 +90,8 @@ def test_a_look_tells_part_line_kind_and_weight():
         for event in moment.written("stacks")
     ] == [("wait", str(line), "release.wait()", "other", 5), ("forward", str(line), "release.wait()", "other", 1)]
     assert moment.written("stacks")[0]["function"] == "threading.Condition.wait"
+    within = f"{test_a_look_tells_part_line_kind_and_weight.__name__}.<locals>.train"
+    assert {(event["within"], event["draws"]) for event in moment.written("stacks")} == {(within, False)}
 
 
 def test_nothing_is_looked_at_while_no_step_is_counted():

@@ -14,6 +14,8 @@ import torch
 from monai.transforms import Compose, Lambdad, OneOf, RandFlipd, ScaleIntensityd
 
 from shared.watched_moment import WatchedMoment
+from voxelocity_observe.diagnose.recorder import chains
+from voxelocity_observe.diagnose.recorder.hooks import Imports
 from voxelocity_observe.diagnose.recorder.transforms import TransformTimer, may_differ
 
 
@@ -309,3 +311,31 @@ def test_a_chain_that_holds_itself_is_answered():
     chain = Chain()
     chain.transforms = [chain]
     assert may_differ(chain) is False
+
+
+@pytest.fixture
+def watched_chains():
+    imports, watched = Imports(pytest.fail), chains.Chains()
+    watched.hook(imports.when_imported)
+    yield
+    watched.unhook()
+
+
+def test_each_transform_is_told_with_its_own_line_of_the_chain(watched_chains, transforms, moment):
+    Compose(
+        [
+            ScaleIntensityd("image"),
+            RandFlipd("image", prob=0.5),
+        ]
+    )(item())
+    found = timed(transforms, moment)
+    assert [event["line"] for event in found.values()] == [
+        'ScaleIntensityd("image"),',
+        'RandFlipd("image", prob=0.5),',
+    ]
+    numbers = [int(event["where"].rpartition(":")[2]) for event in found.values()]
+    assert numbers[1] == numbers[0] + 1
+    # A list that is made elsewhere has no line here.
+    listed = [ScaleIntensityd("image")]
+    Compose(listed)
+    assert chains.written_at(listed[0]) == chains.NOWHERE

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from voxelocity_observe.diagnose.facts import CompileFacts
+from voxelocity_observe.diagnose.facts import CompileFacts, ExperimentFacts
 
 
 def test_float32_on_tensor_cores_saves_less_where_tf32_is_used_already(clean_gpu, find):
@@ -37,12 +37,25 @@ def test_tf32_off_is_judged_by_whether_the_network_has_convolutions(clean_gpu, f
     assert find("VX302", clean_gpu) == ()
 
 
-def test_fast_bfloat16_of_a_cpu_is_worth_knowing_and_no_cause(clean, find):
+def test_fast_bfloat16_of_a_cpu_is_worth_knowing_and_no_cause(clean, make, find):
     (found,) = find("VX303", replace(clean, environment={"cpu": "EPYC", "cpu_has_fast_bfloat16": True}))
     assert "This CPU is faster in bfloat16" in found.cause
     assert "about 60 % of that" in found.cause
     assert (found.is_cause, found.saves_s) == (False, pytest.approx(9.55 * 0.4))
     assert find("VX303", replace(clean, environment={"cpu_has_fast_bfloat16": False})) == ()
+    tried = {"network, float32": 0.08, "network, 16 bits": 0.02}
+    experiments = [ExperimentFacts(name=name, unit="batch", seconds=[value]) for name, value in tried.items()]
+    lines = [
+        make.stack("forward", "other", 9, where="train.py:50", line="out = net(x)"),
+        make.stack("forward", "other", 2, where="train.py:51", line="loss = criterion(out, y)"),
+    ]
+    fast = replace(clean, environment={"cpu_has_fast_bfloat16": True}, experiments=experiments, stacks=lines)
+    (found,) = find("VX303", fast)
+    assert (found.is_cause, found.basis, found.saves_s) == (True, "measured", pytest.approx(9.55 * 0.75))
+    assert found.change.splitlines()[1:] == ["    out = net(x)", "    loss = criterion(out, y)"]
+    slow = replace(experiments[1], seconds=[0.075])
+    (found,) = find("VX303", replace(fast, experiments=[experiments[0], slow]))
+    assert not found.is_cause, "a gain of six percent"
     assert find("VX303", replace(clean, environment={})) == ()
 
 

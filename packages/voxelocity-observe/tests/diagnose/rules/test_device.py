@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from voxelocity_observe.diagnose.facts import CallFacts, KernelGroup, ProfileFacts, SyncFacts
+from voxelocity_observe.diagnose.judging import diagnose
 
 
 def sync(call="Tensor.item", *, count=100, seconds=1.0, on_device=True, where="train.py:60"):
@@ -49,6 +50,29 @@ def test_copies_that_show_are_told_by_whether_the_loader_pins(clean_gpu, make, f
     assert found.saves_s == pytest.approx(1.25)
     assert "non_blocking=True" in found.change
     assert find(other, facts) == find(code, clean_gpu) == ()
+
+
+def test_a_blocking_copy_is_named_first_with_the_programs_own_lines(clean_gpu, make, find):
+    """A guide's plain loop on a GPU: pageable memory, blocking copies, the loss read in each step."""
+    line = 'inputs, labels = batch["image"].to(device), batch["label"].cuda()'
+    call = {"call": "DataLoader(ds, batch_size=4)", "variable": "train_loader", "built": "train.py:46"}
+    facts = replace(
+        clean_gpu,
+        steps=make.steps({"copy": 0.04, "forward": 0.02, "backward": 0.03, "other": 0.01}),
+        loaders=[make.loader(num_workers=4, persistent_workers=True, **call)],
+        stacks=[make.stack("copy", "other", 40, where="train.py:58", line=line)],
+        syncs=[sync(where="train.py:65")],
+        profile=profile(idle=0.05),
+    )
+    first = diagnose(facts).findings[0]
+    assert (first.code, first.where) == ("VX202", "train.py:46")
+    assert first.change.splitlines() == [
+        "train_loader = DataLoader(ds, batch_size=4, pin_memory=True)",
+        'inputs, labels = batch["image"].to(device, non_blocking=True), batch["label"].cuda(non_blocking=True)',
+    ]
+    assert first.evidence[0] == f"train.py:58: {line}"
+    pinned = replace(facts, loaders=[make.loader(num_workers=4, persistent_workers=True, pin_memory=True, **call)])
+    assert diagnose(pinned).findings[0].code == "VX203"
 
 
 def test_a_wait_at_each_step_costs_what_the_gpu_stood_still(clean_gpu, find):

@@ -213,3 +213,16 @@ def test_our_own_feed_is_told_of_its_threads_and_of_no_loader(waiting, make, fin
     assert found.risk == "safe"
     for code in ("VX101", "VX103", "VX104", "VX105", "VX106"):
         assert find(code, facts) == ()
+
+
+def test_workers_of_batches_that_take_no_time_are_needless(waiting, make, find):
+    made = make.loader(num_workers=4, kind="ThreadDataLoader", call="ThreadDataLoader(ds, num_workers=4)", variable="x")
+    starts = [make.between("epoch start", 0.5, at=at) for at in (20, 60)]
+    facts = waiting(0.0, made, make.fetch(batch_s=0.004), passes=starts)
+    (found,) = find("VX119", facts)
+    assert "takes 4 ms to make, and the step computes for 99 ms. With 4 workers it takes 0.10 s" in found.cause
+    assert found.change == "x = ThreadDataLoader(ds, num_workers=0)"
+    assert found.saves_s == pytest.approx(1.0, rel=0.01)
+    assert find("VX107", facts) == ()
+    assert find("VX119", waiting(0.0, made, make.fetch(batch_s=0.06), passes=starts)) == ()
+    assert find("VX119", waiting(0.0, made, make.fetch(batch_s=0.004))) == ()

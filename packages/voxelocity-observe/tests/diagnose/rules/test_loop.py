@@ -161,3 +161,25 @@ def test_growth_without_a_name_is_told_and_is_no_cause(clean, find):
     assert not found.is_cause
     filled = MemoryFacts(samples=[(step, 500 * MIB + min(step, 40) * 4 * MIB, 0) for step in range(1, 101, 5)])
     assert find("VX508", replace(clean, memory=filled)) == (), "a cache that was filled"
+
+
+def test_predictions_scored_at_each_step_are_named_before_the_loop_itself(clean, make, find):
+    facts = replace(
+        clean,
+        steps=make.steps({"forward": 0.03, "backward": 0.03, "other": 0.04}),
+        stacks=[
+            make.stack("forward", "other", 60, where="train.py:66", line="outputs = model(inputs)"),
+            make.stack("other", "transform", 60, where="train.py:71", line="outs = [post(o) for o in outputs]"),
+            make.stack("other", "other", 30, where="train.py:72", line="dice(outs, labels)", function="torch.sum"),
+            make.stack("other", "other", 5, where="train.py:72", line="dice(outs, labels)", function="monai.metrics.f"),
+            make.stack("other", "other", 5, where="train.py:80", line="draw(batch)"),
+        ],
+    )
+    (found,) = find("VX364", facts)
+    assert found.saves_s == pytest.approx(4.0 * 0.95)
+    assert found.where == "train.py:71"
+    assert found.change.splitlines()[1:] == ["    outs = [post(o) for o in outputs]", "    dice(outs, labels)"]
+    assert [finding.code for finding in diagnose(facts).findings if finding.is_cause] == ["VX364"]
+    assert find("VX364", replace(facts, loaders=[])) == (), "without a loader, transforms make the batches"
+    before = make.stack("other", "transform", 95, where="train.py:60", line="inputs = augment(inputs)")
+    assert find("VX364", replace(facts, stacks=[facts.stacks[0], before])) == (), "made ready for the network"

@@ -53,6 +53,9 @@ TABLE = {
     "VX114": Planted(program="chains.dominant_random", num_cpus=1),
     "VX115": Planted(program="loading.large_batches", is_cause=False),
     "VX116": Planted(program="chains.read_again"),
+    "VX117": Planted(program="chains.fixed_after_random", num_cpus=1),
+    "VX118": Planted(program="chains.slow_replacement", num_cpus=1),
+    "VX119": Planted(program="loading.needless_workers"),
     "VX122": Planted(program="loading.small_files", num_cpus=1),
     "VX204": Planted(program="networks.item_each_step", is_cause=False),
     "VX304": Planted(program="networks.float64"),
@@ -69,6 +72,7 @@ TABLE = {
     "VX361": Planted(program="networks.garbage"),
     "VX362": Planted(program="networks.logging_each_step"),
     "VX363": Planted(program="networks.busy_loop"),
+    "VX364": Planted(program="networks.scores_each_step"),
     "VX401": Planted(program="validations.large_validation"),
     "VX402": Planted(program="validations.gradients_in_validation", is_cause=False),
     "VX404": Planted(program="validations.waiting_validation"),
@@ -81,6 +85,7 @@ TABLE = {
 # Planted in facts instead, in the tests beside this one.
 FACTS_ONLY = {
     "VX109": "a run of `voxelocity train`, in tests/diagnosis/facts/test_own_run.py",
+    "VX120": "needs items made twice, in an experiment",
     "VX121": "needs slow storage, measured by an experiment",
     **dict.fromkeys(("VX123", "VX124", "VX303", "VX501", "VX502", "VX503"), "rests on the machine, which is planted"),
     **dict.fromkeys(("VX201", "VX202", "VX203", "VX205", "VX206", "VX207", "VX208"), "needs a GPU"),

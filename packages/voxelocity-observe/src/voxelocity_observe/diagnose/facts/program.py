@@ -12,6 +12,9 @@ from voxelocity_observe.diagnose.facts.events import event
 OWN_FEED = "Feed"
 """Kind of the loader of `voxelocity train`."""
 _MAX_LARGEST = 64
+_SUMMED = (
+    "num_batches", "num_items", "item_s", "item_cpu_s", "collate_s", "collate_cpu_s", "counted_items", "counted_s"
+)  # fmt: skip
 _MAX_BATCHES = 1000
 
 
@@ -124,6 +127,8 @@ class StackFacts:
             "sleep", "other".
         function: qualified name of the innermost named function of a library, "" where none.
         num_samples: times it was found there, `period_s` apart.
+        within: qualified name of the user's function, "" where unknown; `draws` says whether its code draws random
+            numbers, as far as its names show.
     """
 
     part: str
@@ -133,6 +138,8 @@ class StackFacts:
     function: str
     num_samples: int
     period_s: float
+    within: str = ""
+    draws: bool = True
 
     @staticmethod
     def join(found: Sequence[StackFacts]) -> StackFacts:
@@ -220,7 +227,7 @@ class LoaderFacts:
         is_for_training: whether a step followed one of its batches.
         where: "file:line" of the loop that iterates it; "" if the loop is a framework's.
         built: "file:line" of the user's line that made it; `call` is its source and `variable` the name given there.
-            `dataset_call` and `dataset_variable` are those of a data set from MONAI or TorchIO.
+            `dataset_built`, `dataset_call` and `dataset_variable` are those of a data set from MONAI or TorchIO.
         queue_workers: workers of the TorchIO queue that is its data set; None for other data sets.
     """
 
@@ -242,6 +249,7 @@ class LoaderFacts:
     built: str = ""
     call: str = ""
     variable: str = ""
+    dataset_built: str = ""
     dataset_call: str = ""
     dataset_variable: str = ""
     queue_workers: int | None = None
@@ -265,6 +273,8 @@ class FetchFacts:
         batch_s: seconds of single batches, at most the last 1000.
         batch_bytes: bytes of the tensors of the last batch.
         starts_s: seconds from requesting workers until this one began its first batch, one per process.
+        counted_items: of `num_items`, those made while steps were counted, in `counted_s` seconds with their collating;
+            transforms are counted then. Both are 0 in older recordings.
     """
 
     key: int
@@ -278,28 +288,32 @@ class FetchFacts:
     batch_s: Sequence[float] = ()
     batch_bytes: int = 0
     starts_s: Sequence[float] = ()
+    counted_items: int = 0
+    counted_s: float = 0.0
 
     @staticmethod
     def join(found: Sequence[FetchFacts]) -> FetchFacts:
         """Those of one worker: others of its number follow it where each epoch starts new ones."""
         return replace(
             found[-1],
-            **_sums(found, "num_batches", "num_items", "item_s", "item_cpu_s", "collate_s", "collate_cpu_s"),
+            **_sums(found, *_SUMMED),
             batch_s=tuple(seconds for fetch in found for seconds in fetch.batch_s)[-_MAX_BATCHES:],
             starts_s=tuple(seconds for fetch in found for seconds in fetch.starts_s),
         )
 
 
-@event("transform", last_of=("name", "library"), order=lambda transform: transform.order)
+@event("transform", last_of=("name", "library", "loader"), order=lambda transform: transform.order)
 @dataclass(frozen=True, kw_only=True)
 class TransformFacts:
-    """Event `transform`: calls of one transform in one process, summed; the last one of a name counts.
+    """Event `transform`: calls of one transform for one loader in one process, summed; the last one of a name counts.
 
     Attributes:
         name: class name, with the library's where two share it.
         is_random: whether it may differ from call to call; what comes before the first random one could be cached.
         self_s: seconds without those of transforms called within it.
         order: place among the transforms as they were first met.
+        loader: key of the loader whose items were being made, -1 for none; None where unknown.
+        where: "file:line" of the user's chain in which it is written; `line` is its source text.
     """
 
     name: str
@@ -309,6 +323,9 @@ class TransformFacts:
     self_cpu_s: float
     is_random: bool
     order: int
+    loader: int | None = None
+    where: str = ""
+    line: str = ""
 
     @staticmethod
     def join(found: Sequence[TransformFacts]) -> TransformFacts:

@@ -61,8 +61,10 @@ class ExperimentFacts:
 
     Attributes:
         name: "resident batch" (the step without data), "loader" (batches without the step), "items" (the data set in
-            one thread), "collate", "storage" (the files read again, not from the page cache, and nothing done with
-            them), "storage, page cache", "copy".
+            one thread), "item, first use" and "item, used again" (the same item twice, where workers make them),
+            "collate", "network, one sample" and "network, a batch", "network, float32" and "network, 16 bits" (forward
+            and backward of the network alone), "storage" (the files read again, not from the page cache, and nothing
+            done with them), "storage, page cache", "copy".
         unit: "step", "batch", "item", "byte".
         seconds: each repeat's seconds for one unit.
         note: what the reader must know, or why it could not be done (then `seconds` is empty).

@@ -26,7 +26,7 @@ BeginWorker = Callable[..., None]
 """Called in a worker with (settings as JSON, key of its loader, its number, asked_s=...), to record it from then on."""
 
 _making_for = threading.local()
-"""Key of the loader that owns the fetchers made by this thread."""
+"""Key of the loader that owns the fetchers made by this thread, and `item_of`, that of the one it fetches for now."""
 
 
 class Entry:
@@ -96,6 +96,11 @@ def making_for(key: int) -> None:
     _making_for.key = key
 
 
+def loader_of_item() -> int:
+    """Key of the loader for which this thread makes items now, -1 where it makes none."""
+    return getattr(_making_for, "item_of", -1)
+
+
 class Tally:
     """What one process spent on the batches of one loader. Its threads share it."""
 
@@ -103,12 +108,23 @@ class Tally:
         self.lock = threading.Lock()
         self.num_batches = self.num_items = self.batch_bytes = 0
         self.item_s = self.item_cpu_s = self.collate_s = self.collate_cpu_s = 0.0
+        self.counted_items, self.counted_s = 0, 0.0
         self.batch_s: deque[float] = deque(maxlen=_MAX_BATCH_TIMES)
 
-    def add(self, num_items: int, spent: tuple[float, float], collate: tuple[float, float], batch_bytes: int) -> None:
-        """A batch: (seconds, CPU seconds) of all of it, and those of its collate function."""
+    def add(
+        self,
+        num_items: int,
+        spent: tuple[float, float],
+        collate: tuple[float, float],
+        batch_bytes: int,
+        *,
+        counts: bool,
+    ) -> None:
+        """A batch: (seconds, CPU seconds) of all of it, and of its collate function, and whether steps are counted."""
         with self.lock:
             self.num_batches += 1
+            self.counted_items += num_items * counts
+            self.counted_s += spent[0] * counts
             self.num_items += num_items
             self.item_s += spent[0] - collate[0]
             self.item_cpu_s += spent[1] - collate[1]
@@ -129,6 +145,8 @@ class Tally:
                 "collate_cpu_s": round(max(0.0, self.collate_cpu_s), 6),
                 "batch_s": [round(seconds, 6) for seconds in self.batch_s],
                 "batch_bytes": self.batch_bytes,
+                "counted_items": self.counted_items,
+                "counted_s": round(self.counted_s, 6),
             }
 
 
@@ -138,9 +156,18 @@ class Fetches:
     Args:
         worker: number of this worker process, -1 in the program itself.
         asked_s: `time.monotonic()` when the program asked for this process.
+        is_counting: as in `Moment`.
     """
 
-    def __init__(self, writer: Writer, worker: int = -1, *, asked_s: float | None = None) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        worker: int = -1,
+        *,
+        asked_s: float | None = None,
+        is_counting: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.is_counting = is_counting
         self._writer = writer
         self._worker = worker
         self._asked_s = asked_s
@@ -160,7 +187,7 @@ class Fetches:
             key = getattr(_making_for, "key", None)
             if fetches.is_on and key is not None:
                 collate_fn = TimedCollate(collate_fn)
-                self._voxelocity_tally = fetches.tally(key)
+                self._voxelocity_tally, self._voxelocity_key = fetches.tally(key), key
             original(self, dataset, auto_collation, collate_fn, drop_last)
 
         self._patches.put(base, "__init__", hooked_init)
@@ -212,11 +239,16 @@ def _timed_fetch(original: Callable[[Any, Any], Any], fetches: Fetches) -> Calla
         if tally is None or not fetches.is_on:
             return original(self, possibly_batched_index)
         fetches.begins()
+        counts = fetches.is_counting()
+        before, _making_for.item_of = loader_of_item(), self._voxelocity_key
         start_s, start_cpu_s = time.perf_counter(), time.thread_time()
-        batch = original(self, possibly_batched_index)
+        try:
+            batch = original(self, possibly_batched_index)
+        finally:
+            _making_for.item_of = before
         spent = (time.perf_counter() - start_s, time.thread_time() - start_cpu_s)
         num_items = len(possibly_batched_index) if self.auto_collation else 1
-        tally.add(num_items, spent, self.collate_fn.spent, size_of(batch))
+        tally.add(num_items, spent, self.collate_fn.spent, size_of(batch), counts=counts)
         return batch
 
     return fetch
@@ -269,6 +301,7 @@ def _describe(loader: Any, sites: Sites) -> dict[str, Any]:
     site, dataset_site = sites.of(loader), NO_SITE if dataset is None else sites.of(dataset)
     fields.update(built=site.where, call=site.call, variable=site.variable)
     fields.update(dataset_call=dataset_site.call, dataset_variable=dataset_site.variable)
+    fields["dataset_built"] = dataset_site.where
     fields["queue_workers"] = _num_workers(dataset) if _is_queue(dataset) else None
     if collate is not None:
         fields["collate"], fields["collate_where"] = OWN_CODE.defined(collate)

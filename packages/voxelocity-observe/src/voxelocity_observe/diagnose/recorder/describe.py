@@ -31,7 +31,9 @@ def describe_settings(torch: Any, device: Any) -> dict[str, Any]:
         "device": device.type,
         "has_cuda": has_cuda,
         "autocast": _autocast(torch, device.type),
-        "deterministic": bool(torch.are_deterministic_algorithms_enabled()) or torch.backends.cudnn.deterministic,
+        # MONAI's `set_determinism` sets cuDNN's switch, which changes nothing on a CPU.
+        "deterministic": bool(torch.are_deterministic_algorithms_enabled())
+        or (device.type == "cuda" and torch.backends.cudnn.deterministic),
         "detect_anomaly": bool(torch.is_anomaly_enabled()),
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         "allow_tf32_cudnn": _allows_tf32(torch.backends.cudnn),
@@ -135,6 +137,17 @@ def describe_compile(before: dict[str, Any], now: dict[str, Any]) -> dict[str, A
         "seconds": round(now.get("seconds", 0.0) - before.get("seconds", 0.0), 6),
         "reasons": reasons[:_MAX_REASONS],
     }
+
+
+def has_fast_half(torch: Any, device: Any) -> bool:
+    """Whether the device has units that multiply matrices of 16-bit numbers: tensor cores, or a CPU's."""
+    if device.type == "cuda":
+        return bool(torch.cuda.get_device_capability(device) >= (7, 0))
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            return device.type == "cpu" and "bf16" in file.read()
+    except OSError:
+        return False
 
 
 def device_of(network: Any) -> Any:

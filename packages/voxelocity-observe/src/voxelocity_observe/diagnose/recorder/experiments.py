@@ -10,11 +10,14 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, Callable
 
 from .batches import Entry, tensors_in
 
 _MIN_ITEMS = 3
+# One pair of passes says little where other programs come and go, and the first pass of each is slower.
+_MIN_ROUNDS = 4
 _MAX_REPEATS = 50
 _ROUNDS = 3
 _BLOCK_BYTES = 1 << 22
@@ -54,6 +57,7 @@ def all_experiments(
         for name, unit in (("loader", "batch"), ("items", "item"), ("collate", "batch"), ("copy", "batch")):
             yield _fields(name, unit, note=why_not_resident)
     else:
+        yield from used_again(entry, seconds)
         yield from _in_rounds(torch, entry, batch, device, seconds)
     yield from storage_alone(files_read(folder), seconds)
 
@@ -156,6 +160,30 @@ def items_and_collate(entry: Entry, seconds: float) -> list[Fields]:
     return [_fields("items", "item", item_s), _collate_alone(collate, items, batch_size, seconds)]
 
 
+def used_again(entry: Entry, seconds: float) -> list[Fields]:
+    """A few items of the data set, each made twice: the second time is quicker where the data set keeps what it makes.
+
+    Nothing where no worker makes the items, as they may all have been made here before.
+    """
+    if not entry.described.get("num_workers"):
+        return []
+    first: list[float] = []
+    again: list[float] = []
+    deadline_s = time.perf_counter() + seconds
+    try:
+        dataset, num_items = entry.dataset, len(entry.dataset)
+        while len(first) < min(_MIN_ITEMS, num_items) and (not first or time.perf_counter() < deadline_s):
+            index = len(first) * num_items // _MIN_ITEMS % num_items
+            for into in (first, again):
+                started_s = time.perf_counter()
+                dataset[index]
+                into.append(time.perf_counter() - started_s)
+    except Exception:
+        # `items_and_collate` says why items cannot be made here.
+        return []
+    return [_fields("item, first use", "item", first), _fields("item, used again", "item", again)]
+
+
 def _collate_alone(collate: Any, items: list[Any], batch_size: int, seconds: float) -> Fields:
     if collate is None:
         return _fields("collate", "batch", note="the loader has no collate function")
@@ -203,26 +231,58 @@ def network_alone(
         device: the `torch.device` that holds the network.
         seconds: for all of it, approximately.
     """
-    names = ("network, one sample", "network, a batch")
-    generator = torch.Generator().manual_seed(0)
-    images = torch.rand((batch_size, *shape[1:]), generator=generator).to(device=device, dtype=dtype)
+    images = _random_images(torch, (batch_size, *shape[1:]), device, dtype)
+    forms = {
+        "network, one sample": ([images[i : i + 1] for i in range(batch_size)], nullcontext()),
+        "network, a batch": ([images], nullcontext()),
+    }
+    return _alternate(torch, network, forms, ("sample", batch_size), device, seconds)
+
+
+def network_in_half(torch: Any, network: Any, shape: tuple[int, ...], device: Any, seconds: float) -> list[Fields]:
+    """Forward and backward of the network on a batch of this shape, alternating with and without autocast to 16 bits;
+    otherwise as `network_alone`."""
+    is_old = device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0)
+    half = torch.autocast(device.type, dtype=torch.float16 if is_old else torch.bfloat16)
+    images = [_random_images(torch, shape, device, torch.float32)]
+    forms = {"network, float32": (images, nullcontext()), "network, 16 bits": (images, half)}
+    return _alternate(torch, network, forms, ("batch", 1), device, seconds, least=_MIN_ROUNDS)
+
+
+def _random_images(torch: Any, shape: tuple[int, ...], device: Any, dtype: Any) -> Any:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(device=device, dtype=dtype)
+
+
+def _alternate(
+    torch: Any,
+    network: Any,
+    forms: dict[str, tuple[list[Any], Any]],
+    unit: tuple[str, int],
+    device: Any,
+    seconds: float,
+    *,
+    least: int = 1,
+) -> list[Fields]:
+    """Learning in each of these forms, (inputs, context) by name. The unit is its name and how many a form has."""
+    name_of_unit, count = unit
+    last = list(forms)[-1]
     modes = [(module, module.training) for module in network.modules()]
-    found: dict[str, list[float]] = {name: [] for name in names}
+    found: dict[str, list[float]] = {name: [] for name in forms}
     deadline_s = time.perf_counter() + seconds
     try:
         network.eval()
-        while not found[names[1]] or (len(found[names[1]]) < _MAX_REPEATS and time.perf_counter() < deadline_s):
-            for name, inputs in zip(names, ([images[i : i + 1] for i in range(batch_size)], [images])):
-                found[name].append(_learning_s(torch, network, inputs, device) / batch_size)
+        while len(found[last]) < least or (len(found[last]) < _MAX_REPEATS and time.perf_counter() < deadline_s):
+            for name, (inputs, context) in forms.items():
+                with context:
+                    found[name].append(_learning_s(torch, network, inputs, device) / count)
     except Exception as error:
-        return [
-            _fields(name, "sample", note=f"the network raised {type(error).__name__}: {error}"[:300]) for name in names
-        ]
+        note = f"the network raised {type(error).__name__}: {error}"[:300]
+        return [_fields(name, name_of_unit, note=note) for name in forms]
     finally:
         for module, mode in modes:
             module.training = mode
     # The first of each is slower than those that follow, if there was time for any.
-    return [_fields(name, "sample", found[name][1:] or found[name]) for name in names]
+    return [_fields(name, name_of_unit, found[name][1:] or found[name]) for name in forms]
 
 
 def _learning_s(torch: Any, network: Any, inputs: list[Any], device: Any) -> float:

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from .lines import NOWHERE, OwnCode, SourceLine, call_text, line_of, module_of, resolved, takes_over
 from .steps import DATA_PARTS, Moment
+from .transforms import uses_drawing
 from .writer import Writer
 
 PERIOD_S = 0.02
@@ -113,6 +114,7 @@ class Stacks:
         self._own_code = own_code
         self._reader = StackReader(own_code)
         self._places: dict[tuple[str, int], SourceLine] = {}
+        self._functions: dict[str, tuple[str, bool]] = {}
         self.thread = threading.get_ident() if thread is None else thread
         self._period_s = period_s
         self._seconds: dict[_Key, float] = {}
@@ -148,11 +150,14 @@ class Stacks:
         with self._lock:
             seen = sorted(self._seconds.items(), key=lambda item: -item[1])
         for (part, where, line, kind, function), seconds in seen:
+            within, draws = self._functions.get(where, ("", True))
             writer.write(
                 "stacks",
                 part=part,
                 where=where,
                 line=line,
+                within=within,
+                draws=draws,
                 kind=kind,
                 function=function,
                 num_samples=max(1, round(seconds / self._period_s)),
@@ -209,6 +214,8 @@ class Stacks:
         found = self._places.get(key)
         if found is None:
             found = self._places[key] = self._own_code.place(own)
+            code = own.f_code
+            self._functions[found.where] = str(getattr(code, "co_qualname", code.co_name)), uses_drawing(code)
         return found
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Callable
 
 from .batches import BeginWorker, Fetches
+from .chains import Chains
 from .conductor import Conductor, Hooks
 from .describe import (
     compile_counts,
@@ -19,9 +20,10 @@ from .describe import (
     describe_optimizer,
     describe_settings,
     device_of,
+    has_fast_half,
     shown_sync_s,
 )
-from .experiments import all_experiments, network_alone
+from .experiments import all_experiments, network_alone, network_in_half
 from .growth import Growth
 from .hooks import Imports, skip_own_frames
 from .kept_state import kept_generators
@@ -29,7 +31,7 @@ from .lines import Sites
 from .loaders import Loaders
 from .networks import Networks
 from .process import Settings, core_wait_s
-from .steps import Steps, watch
+from .steps import Steps, is_counting, watch
 from .timeline import CudaDevice, Ledger
 from .torch_hooks import CallCounter, TorchHooks
 from .writer import Writer, note_failure
@@ -68,8 +70,9 @@ class TrainingWatcher:
         self._first_step = first_step
         self.ledger = Ledger()
         self.steps = Steps(self.ledger, writer, settings, after_step=self._after_step, start_age_s=start_age_s)
-        self.fetches = Fetches(writer)
+        self.fetches = Fetches(writer, is_counting=is_counting)
         self._sites = Sites()
+        self._chains = Chains()
         self.loaders = Loaders(self.ledger, self.steps, writer, self._sites, settings, begin_worker)
         self._calls = CallCounter(writer, self.steps)
         self._networks = Networks(torch, self.ledger)
@@ -79,6 +82,7 @@ class TrainingWatcher:
         self._growth = Growth(torch, writer)
         self._failed: set[str] = set()
         self._network: dict[str, Any] = {}
+        self._described: dict[str, Any] = {}
         self._model: Callable[[], Any] = lambda: None
         self._device: Any = None
         self._num_modules = 0
@@ -97,6 +101,7 @@ class TrainingWatcher:
         self.loaders.hook_torch(sys.modules["torch.utils.data.dataloader"])
         self.loaders.hook_known(self._imports.when_imported)
         self._sites.hook(torch, self._imports.when_imported)
+        self._chains.hook(self._imports.when_imported)
         self._calls.hook(gc, "collect", "gc.collect")
         if is_for_devices:
             self._calls.hook(torch.cuda, "empty_cache", "torch.cuda.empty_cache")
@@ -111,6 +116,7 @@ class TrainingWatcher:
         self.rest()
         self._hooks.unhook()
         self._sites.unhook()
+        self._chains.unhook()
         self.conductor.stop()
 
     def rest(self) -> None:
@@ -174,24 +180,38 @@ class TrainingWatcher:
                 seconds=self._settings.experiment_seconds,
             ):
                 self._writer.write("experiment", **fields)
-            for fields in self._single_calls():
+            for fields in (*self._single_calls(), *self._in_half()):
                 self._writer.write("experiment", **fields)
         finally:
             put_back()
 
+    def _alone(self) -> tuple[Any, tuple[int, ...], Any]:
+        """The network that learns without its wrapper, its most frequent shape and its inputs' dtype; None for a
+        network or dtype that it cannot be tried alone with."""
+        shapes, network = self.steps.shapes, self._model()
+        shape = max(shapes, key=lambda candidate: shapes[candidate], default=())
+        dtype = getattr(self.torch, self._network.get("input_dtype", ""), None)
+        if network is None or len(shape) < 2 or dtype is None or "_orig_mod" in network._modules:
+            return None, shape, None
+        inner = network._modules.get("module", network) if type(network).__name__ == _WRAPPER else network
+        return inner, shape, dtype if dtype.is_floating_point else None
+
     def _single_calls(self) -> list[dict[str, Any]]:
         """The network alone, if it is called once for each sample of a batch."""
         calls = round(self.steps.num_forwards / max(1, self.steps.num_counted))
-        shapes, network = self.steps.shapes, self._model()
-        shape = max(shapes, key=lambda candidate: shapes[candidate], default=())
-        if network is None or calls < 2 or len(shape) < 2 or shape[0] != 1 or "_orig_mod" in network._modules:
-            return []
-        inner = network._modules.get("module", network) if type(network).__name__ == _WRAPPER else network
-        dtype = getattr(self.torch, self._network.get("input_dtype", ""), None)
-        if dtype is None or not dtype.is_floating_point:
+        network, shape, dtype = self._alone()
+        if calls < 2 or dtype is None or shape[0] != 1:
             return []
         seconds = self._settings.experiment_seconds
-        return network_alone(self.torch, inner, shape, calls, dtype, self._device, seconds)
+        return network_alone(self.torch, network, shape, calls, dtype, self._device, seconds)
+
+    def _in_half(self) -> list[dict[str, Any]]:
+        """The network alone with and without autocast, if it computes in float32 on a device that is fast in less."""
+        network, shape, dtype = self._alone()
+        is_half = bool(self._described.get("autocast")) or dtype is not self.torch.float32
+        if network is None or is_half or not has_fast_half(self.torch, self._device):
+            return []
+        return network_in_half(self.torch, network, shape, self._device, self._settings.experiment_seconds)
 
     def _after_step(self, seconds: float, parts: dict[str, float]) -> None:
         if self.steps.num_steps == 1:
@@ -237,7 +257,8 @@ class TrainingWatcher:
         """In the first counted forward pass, before the network runs."""
         self._device = device_of(network)
         self._model = weakref.ref(network)
-        self._writer.write("settings", **describe_settings(self.torch, self._device))
+        self._described = describe_settings(self.torch, self._device)
+        self._writer.write("settings", **self._described)
         dtype = "" if tensor is None else str(tensor.dtype).replace("torch.", "")
         self._network = describe_network(network, dtype)
         self._num_modules = sum(1 for _ in network.modules())

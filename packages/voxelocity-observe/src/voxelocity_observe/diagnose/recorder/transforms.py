@@ -20,8 +20,10 @@ from functools import wraps
 from types import CodeType
 from typing import Any
 
+from .batches import loader_of_item
+from .chains import written_at
 from .hooks import AttributePatches
-from .lines import is_installed
+from .lines import NOWHERE, SourceLine, is_installed
 from .steps import Moment
 from .writer import Writer
 
@@ -76,6 +78,7 @@ _DEEPEST = 8
 class _Sums:
     order: int
     is_random: bool
+    place: SourceLine = NOWHERE
     num_calls: int = 0
     self_s: float = 0.0
     self_cpu_s: float = 0.0
@@ -101,7 +104,7 @@ class TransformTimer:
 
     def __init__(self, moment: Moment) -> None:
         self._moment = moment
-        self._sums: dict[tuple[str, str], _Sums] = {}
+        self._sums: dict[tuple[str, str, int], _Sums] = {}
         self._lock = threading.Lock()
         self._local = threading.local()
         self._patches = AttributePatches()
@@ -126,15 +129,20 @@ class TransformTimer:
         self._patches.restore()
 
     def report(self, writer: Writer) -> None:
-        """Writes one event `transform` for each transform, in the order they were first met."""
+        """Writes one event `transform` for each transform and loader, in the order they were first met."""
         with self._lock:
             found = sorted(self._sums.items(), key=lambda item: item[1].order)
-        names = [name for (_, name), _ in found]
-        for (library, name), sums in found:
+        libraries: dict[str, set[str]] = {}
+        for (library, name, _), _ in found:
+            libraries.setdefault(name, set()).add(library)
+        for (library, name, loader), sums in found:
             writer.write(
                 "transform",
-                name=name if names.count(name) == 1 else f"{library}.{name}",
+                name=name if len(libraries[name]) == 1 else f"{library}.{name}",
                 library=library,
+                loader=loader,
+                where=sums.place.where,
+                line=sums.place.line,
                 num_calls=sums.num_calls,
                 self_s=sums.self_s,
                 self_cpu_s=sums.self_cpu_s,
@@ -185,12 +193,12 @@ class TransformTimer:
 
     def _sums_of(self, library: str, transform: Any) -> _Sums:
         name = _name_of(transform)
-        key = (_library_of(transform, library), name)
+        key = (_library_of(transform, library), name, loader_of_item())
         found = self._sums.get(key)
         if found is None:
-            is_random = may_differ(transform)
+            is_random, place = may_differ(transform), written_at(transform)
             with self._lock:
-                found = self._sums.setdefault(key, _Sums(len(self._sums), is_random))
+                found = self._sums.setdefault(key, _Sums(len(self._sums), is_random, place))
         elif not found.is_random and may_differ(transform):
             found.is_random = True
         return found
@@ -267,16 +275,17 @@ def _draws(transform: Any) -> bool:
     if known is None:
         classes = () if isinstance(key, CodeType) else key.__mro__
         methods = [getattr(value, "__code__", None) for base in classes for value in vars(base).values()]
-        known = _draws_of[id(key)] = key, any(_uses_drawing(code) for code in (key, *methods))
+        known = _draws_of[id(key)] = key, any(uses_drawing(code) for code in (key, *methods))
     return known[1]
 
 
-def _uses_drawing(code: Any) -> bool:
+def uses_drawing(code: Any) -> bool:
+    """Whether the user's code uses the name of something that draws random numbers."""
     if not isinstance(code, CodeType) or is_installed(code.co_filename):
         return False
     if any(name in _DRAWING or name.startswith("rand") for name in code.co_names):
         return True
-    return any(_uses_drawing(inner) for inner in code.co_consts)
+    return any(uses_drawing(inner) for inner in code.co_consts)
 
 
 def _children(transform: Any) -> list[Any]:

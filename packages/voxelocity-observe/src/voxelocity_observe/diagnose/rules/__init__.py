@@ -8,6 +8,7 @@ from voxelocity_observe.diagnose.rules import (
     computing,
     device,
     files,
+    keeping,
     loading,
     loop,
     machine,
@@ -17,7 +18,7 @@ from voxelocity_observe.diagnose.rules import (
 )
 from voxelocity_observe.diagnose.rules.rule import Found, Pool, Rule, rule
 
-_FAMILIES = (loading, transform_rules, files, device, computing, loop, validation, machine, ranks)
+_FAMILIES = (loading, transform_rules, keeping, files, device, computing, loop, validation, machine, ranks)
 
 RULES: tuple[Rule, ...] = tuple(
     sorted(

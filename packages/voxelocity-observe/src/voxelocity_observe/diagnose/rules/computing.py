@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from voxelocity_observe.core.quantities import duration_text
-from voxelocity_observe.diagnose.accounting import part_s
+from voxelocity_observe.diagnose.accounting import experiment_s, part_s, place, watched_s
 from voxelocity_observe.diagnose.facts import Facts
 from voxelocity_observe.diagnose.rules.rule import Found, rule
 from voxelocity_observe.diagnose.rules.seen import (
@@ -11,8 +11,10 @@ from voxelocity_observe.diagnose.rules.seen import (
     computes_in_half,
     has_fixed_shapes,
     has_tensor_cores,
+    network_line,
     of_steps,
     on_gpu,
+    stacks_in,
 )
 from voxelocity_observe.diagnose.rules.words import percent, shape_text
 
@@ -25,6 +27,9 @@ _TF32_GAIN = 2.0
 _CPU_HALF_SAVED = 0.4
 # The same network in float64: 3.8 times as long (3.0 to 4.6, n = 9); on most GPUs far more.
 _DOUBLE_GAIN = 3.0
+# From this share of the watched time on, a measured gain is worth changing the number format for.
+_HALF_WORTH = 0.1
+_FORWARD_LINES = 3
 _WIDTH = 8
 
 # Number of input shapes from which a search for each of them shows.
@@ -41,6 +46,32 @@ def _learning_s(facts: Facts) -> float:
     return part_s(facts, "forward", "backward")
 
 
+def _half_saved(facts: Facts) -> float | None:
+    """Share of the forward and backward passes that 16 bits save, measured on the network alone; None if it was not."""
+    whole_s, half_s = experiment_s(facts, "network, float32"), experiment_s(facts, "network, 16 bits")
+    return max(0.0, 1.0 - half_s / whole_s) if whole_s and half_s else None
+
+
+def _autocast(facts: Facts, device: str, dtype: str) -> str:
+    """The program's own lines of the forward pass within autocast; in general form if they are not known."""
+    stacks = [stack for stack in stacks_in(facts, ("forward",)) if stack.where]
+    file = place(stacks[0].where)[0] if stacks else ""
+    lines = {place(stack.where): stack.line.strip() for stack in stacks if place(stack.where)[0] == file}
+    # A line of many is one of a loop over windows, or of the network itself.
+    own = [line for _, line in sorted(lines.items())] if len(lines) <= _FORWARD_LINES else []
+    body = own or ["loss = loss_function(network(images), labels)"]
+    return f"with torch.autocast({device!r}, dtype=torch.{dtype}):\n" + "\n".join(f"    {line}" for line in body)
+
+
+def _half_line(facts: Facts) -> str:
+    whole_s, half_s = experiment_s(facts, "network, float32"), experiment_s(facts, "network, 16 bits")
+    if not whole_s or not half_s:
+        return ""
+    return (
+        f"network alone, forward and backward: {duration_text(whole_s)} in float32, {duration_text(half_s)} in 16 bits"
+    )
+
+
 @rule("VX301", "The network computes in float32 on tensor cores", pool="compute")
 def float32_on_tensor_cores(facts: Facts) -> Found | None:
     """No autocast around the forward pass on a GPU whose tensor cores take 16 bits."""
@@ -48,21 +79,28 @@ def float32_on_tensor_cores(facts: Facts) -> Found | None:
     if settings is None or not facts.counted or not has_tensor_cores(facts) or computes_in_half(facts):
         return None
     has_tf32 = tuple(settings.capability) >= (8, 0) and settings.allow_tf32_cudnn is not False
-    gain = _HALF_OVER_TF32_GAIN if has_tf32 else _HALF_GAIN
+    saved = _half_saved(facts)
+    gain = 1.0 / (1.0 - saved) if saved is not None else _HALF_OVER_TF32_GAIN if has_tf32 else _HALF_GAIN
     dtype = "bfloat16" if tuple(settings.capability) >= (8, 0) else "float16"
     share = facts.profile.tensor_core_share if facts.profile else None
     return Found(
         cause=f"The forward and backward passes take {of_steps(facts, _learning_s(facts))} without autocast; "
-        f"{settings.device_name or 'this GPU'} computes 16-bit convolutions at least {gain:.1f} times as fast.",
+        f"{settings.device_name or 'this GPU'} computes "
+        + (
+            f"this network {gain:.1f} times as fast in 16 bits."
+            if saved is not None
+            else f"16-bit convolutions at least {gain:.1f} times as fast."
+        ),
         evidence=[
+            _half_line(facts),
             "autocast around the forward pass: none",
             f"time of kernels on tensor cores: {percent(share)}" if share is not None else "",
         ],
         saves_s=_learning_s(facts) * (1.0 - 1.0 / gain),
         risk="changes results",
-        change=f"with torch.autocast('cuda', dtype=torch.{dtype}):\n    loss = loss_function(network(images), labels)"
+        change=_autocast(facts, "cuda", dtype)
         + ("" if dtype == "bfloat16" else "\nscaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"),
-        where=facts.network.where if facts.network else "",
+        where=network_line(facts),
     )
 
 
@@ -93,7 +131,7 @@ def tf32_off(facts: Facts) -> Found | None:
     )
 
 
-@rule("VX303", "The CPU is faster in bfloat16, and the network computes in float32", pool="compute")
+@rule("VX303", "The CPU is faster in bfloat16, and the network computes in float32", pool="compute", is_upgrade=True)
 def bfloat16_on_cpu(facts: Facts) -> Found | None:
     """Training without autocast on a CPU that computes bfloat16 faster than float32."""
     settings = facts.settings
@@ -101,17 +139,24 @@ def bfloat16_on_cpu(facts: Facts) -> Found | None:
         return None
     if not facts.environment.get("cpu_has_fast_bfloat16", False):
         return None
+    measured = _half_saved(facts)
+    saved = _CPU_HALF_SAVED if measured is None else measured
+    saves_s = _learning_s(facts) * saved
     return Found(
         cause="This CPU is faster in bfloat16: the forward and backward passes take "
         f"{of_steps(facts, _learning_s(facts))} now, and would take about "
-        f"{percent(1.0 - _CPU_HALF_SAVED)} of that.",
-        evidence=[f"autocast around the forward pass: none; CPU: {facts.environment.get('cpu', 'not named')}"],
-        saves_s=_learning_s(facts) * _CPU_HALF_SAVED,
+        f"{percent(1.0 - saved)} of that.",
+        evidence=[
+            f"autocast around the forward pass: none; CPU: {facts.environment.get('cpu', 'not named')}",
+            _half_line(facts),
+        ],
+        saves_s=saves_s,
+        basis="estimated" if measured is None else "measured",
         risk="changes results",
-        change="with torch.autocast('cpu', dtype=torch.bfloat16):\n    loss = loss_function(network(images), labels)",
-        where=facts.network.where if facts.network else "",
-        # A network that computes all the time is not held back; bfloat16 would change the computation.
-        is_cause=False,
+        change=_autocast(facts, "cpu", "bfloat16"),
+        where=network_line(facts),
+        # As bfloat16 changes the computation, only a gain that was measured on this network is worth it.
+        is_cause=measured is not None and saves_s >= _HALF_WORTH * watched_s(facts),
     )
 
 

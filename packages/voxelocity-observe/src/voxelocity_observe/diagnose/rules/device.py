@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from voxelocity_observe.core.quantities import count_text, duration_text
 from voxelocity_observe.diagnose.accounting import experiment_s, part_s, steps_s
-from voxelocity_observe.diagnose.facts import Facts, LoaderFacts, SyncFacts
+from voxelocity_observe.diagnose.facts import Facts, LoaderFacts, StackFacts, SyncFacts
 from voxelocity_observe.diagnose.rules.loader_model import training_loader
 from voxelocity_observe.diagnose.rules.rule import Found, rule
-from voxelocity_observe.diagnose.rules.seen import TELL_SHARE, compute_s, is_shown, needless_call, of_steps, on_gpu
+from voxelocity_observe.diagnose.rules.seen import (
+    TELL_SHARE,
+    compute_s,
+    is_shown,
+    needless_call,
+    of_steps,
+    on_gpu,
+    stacks_in,
+)
 from voxelocity_observe.diagnose.rules.words import at, changed_call, percent
 
 # Any CUDA device that torch still supports, compared with the cores of one machine, gains far more in convolutions.
@@ -54,8 +63,7 @@ def unpinned(facts: Facts) -> Found | None:
         facts,
         loader,
         why="from memory that the driver first has to copy once more",
-        change=(pinned or f"loader = {loader.kind}(..., pin_memory=True)")
-        + "\nimages = images.to('cuda', non_blocking=True)",
+        change=(pinned or f"loader = {loader.kind}(..., pin_memory=True)") + f"\n{_not_blocking(facts)}",
     )
 
 
@@ -69,8 +77,31 @@ def blocking_copy(facts: Facts) -> Found | None:
         facts,
         loader,
         why="although they are in pinned memory: nothing else runs meanwhile",
-        change="images = images.to('cuda', non_blocking=True)\n"
+        change=f"{_not_blocking(facts)}\n"
         "# and copy the next batch on its own stream: voxelocity.Feed(..., device='cuda') does both",
+    )
+
+
+def _copies(facts: Facts) -> list[StackFacts]:
+    """The loop's lines that copy batches, most frequent first, each once."""
+    found = {stack.where: stack for stack in reversed(stacks_in(facts, ("copy",))) if stack.where}
+    return list(found.values())[::-1]
+
+
+def _not_blocking(facts: Facts) -> str:
+    """The program's own line that copies, without waiting for the copy; in general form if it is not known."""
+    lines = (re.sub(r"\.(to|cuda)\(([^()]*)\)", _with_flag, stack.line.strip()) for stack in _copies(facts))
+    return next(
+        (line for line in lines if "non_blocking=True" in line), "images = images.to('cuda', non_blocking=True)"
+    )
+
+
+def _with_flag(call: re.Match[str]) -> str:
+    given = call.group(2).strip()
+    return (
+        f".{call.group(1)}({given}{', ' if given else ''}non_blocking=True)"
+        if "non_block" not in given
+        else call.group()
     )
 
 
@@ -81,6 +112,7 @@ def _copying(facts: Facts, loader: LoaderFacts, *, why: str, change: str) -> Fou
     return Found(
         cause=f"Copying batches takes {of_steps(facts, copy_s, has_share=True)}, {why}.",
         evidence=[
+            *[f"{stack.where}: {stack.line.strip()}" for stack in _copies(facts)[:2]],
             f"{loader.kind}(pin_memory={loader.pin_memory}){at(loader.place)}",
             "" if alone_s is None else f"one batch copied alone: {duration_text(alone_s)}",
         ],

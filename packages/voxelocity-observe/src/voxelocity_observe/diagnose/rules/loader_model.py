@@ -17,12 +17,20 @@ from voxelocity_observe.diagnose.accounting import (
     data_room_s,
     experiment_s,
     making_places,
+    making_share,
     part_s,
     resident_s,
     steps_s,
 )
-from voxelocity_observe.diagnose.facts import OWN_FEED, Facts, FetchFacts, LoaderFacts, StackFacts
-from voxelocity_observe.diagnose.rules.seen import compute_cores, num_cores, num_samples, stacks_in
+from voxelocity_observe.diagnose.facts import OWN_FEED, Facts, FetchFacts, LoaderFacts, StackFacts, TransformFacts
+from voxelocity_observe.diagnose.rules.seen import (
+    compute_cores,
+    num_cores,
+    num_samples,
+    part_share_of,
+    stacks_in,
+    waits_for_data,
+)
 
 # Loaders whose workers are threads of the program itself.
 THREADED = ("ThreadDataLoader", "ThreadBuffer")
@@ -126,6 +134,15 @@ def training_loader(facts: Facts) -> LoaderFacts | None:
     return max(loaders, key=lambda loader: made[loader.key], default=None)
 
 
+def training_transforms(facts: Facts) -> Sequence[TransformFacts]:
+    """Transforms that made the training's items, in the order they were first met; all that made none for a known
+    loader where nothing else is known."""
+    loader = training_loader(facts)
+    own = [transform for transform in facts.transforms if loader is not None and transform.loader == loader.key]
+    found = own or [transform for transform in facts.transforms if transform.loader in (None, -1)]
+    return sorted(found, key=lambda transform: transform.order)
+
+
 def is_own_run(facts: Facts) -> bool:
     """Whether it is a run of `voxelocity train`, which is changed by its plan and not by code."""
     loader = training_loader(facts)
@@ -201,3 +218,27 @@ def kind_share(facts: Facts, kind: str) -> float:
     """Share of one kind of work in the making of batches, by samples; 0 if no stacks were taken."""
     stacks = making_stacks(facts)
     return num_samples([stack for stack in stacks if stack.kind == kind]) / max(1, num_samples(stacks))
+
+
+def making_holds_up(facts: Facts) -> bool:
+    """Whether the steps wait for batches to be made, in a loader or in the loop."""
+    if training_loader(facts) is not None:
+        return waits_for_data(facts)
+    return bool(facts.counted) and bool(making_places(facts)) and part_share_of(facts, "other", "wait") > 0.03
+
+
+def saved_s(facts: Facts, share: float) -> float:
+    """Seconds that the counted steps would save without this share of the making."""
+    made = fit_loader_model(facts)
+    if made is not None:
+        return made.gain_s(share)
+    return min(data_room_s(facts), share * making_share(facts) * part_s(facts, "wait", "other"))
+
+
+def transform_share(facts: Facts, transforms: Sequence[TransformFacts]) -> float:
+    """Share of these transforms in the making of items."""
+    loader = training_loader(facts)
+    fetches = [fetch for fetch in facts.fetches if loader is not None and fetch.key == loader.key]
+    whole_s = sum(fetch.counted_s or fetch.item_s + fetch.collate_s for fetch in fetches)
+    whole_s = max(whole_s, sum(transform.self_s for transform in training_transforms(facts)))
+    return sum(transform.self_s for transform in transforms) / whole_s if whole_s > 0.0 else 0.0

@@ -30,6 +30,9 @@ _LATE_FACTOR = 3.0
 _NUM_BATCHES_JUDGED = 20
 # Workers that compute for this share of their time wait for cores and not for a source.
 _COMPUTING_SHARE = 0.75
+# Batches that take less than this share of computing need nobody to make them meanwhile.
+_LIGHT_SHARE = 0.25
+_WITHOUT_WORKERS = {"persistent_workers": "", "prefetch_factor": "", "use_thread_workers": ""}
 # A step that with workers still takes this many times its computing is far from the ceiling; the finding says why.
 _FAR_FROM_CEILING = 1.5
 
@@ -89,7 +92,8 @@ def making_lines(made: LoaderModel) -> list[str]:
 
 
 def _is_torch_loader(made: LoaderModel) -> bool:
-    return made.loader.kind not in (OWN_FEED, *THREADED)
+    """Whether processes make its batches, or the training's own thread; a thread of MONAI's may only hand them on."""
+    return made.loader.kind != OWN_FEED and (made.loader.kind not in THREADED or made.num_workers > 0)
 
 
 @rule("VX101", "Batches are made in the training's own thread, one after the other", pool="data")
@@ -253,6 +257,35 @@ def workers_started_s(facts: Facts, loader: LoaderFacts) -> float:
     return sum(min(start.seconds, statistics.median(told)) for start in starts)
 
 
+@rule("VX119", "Workers cost more than the batches that they make", pool="data", names_work=True)
+def needless_workers(facts: Facts) -> Found | None:
+    """Batches that the program could make in no time come from workers, which take cores and have to start."""
+    made = fit_loader_model(facts)
+    if made is None or not _is_torch_loader(made) or made.num_workers == 0:
+        return None
+    starts = passes_of(facts, "epoch start")
+    starts_s = max(0.0, sum(start.seconds for start in starts) - len(starts) * made.made_s)
+    saves_s = starts_s + made.saves_s(0)
+    # What takes a worker far more CPU time is not as quick there: the worker has lost what the data set keeps.
+    is_slow = made.cpu_s > _LIGHT_SHARE * made.compute_s
+    if is_slow or made.made_s > _LIGHT_SHARE * made.compute_s or not is_shown(facts, saves_s):
+        return None
+    return Found(
+        cause=f"A step's batch takes {duration_text(made.made_s)} to make, and the step computes for "
+        f"{duration_text(made.compute_s)}. With {count_text(made.num_workers, 'worker')} it takes "
+        f"{duration_text(made.step_s)}, and epochs wait {duration_text(starts_s)} for their workers' first batches.",
+        evidence=[
+            f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.place)}",
+            *making_lines(made),
+            f"{count_text(len(starts), 'epoch start')}, {duration_text(sum(start.seconds for start in starts))} in all",
+        ],
+        saves_s=saves_s,
+        change=changed_call(made.loader.call, made.loader.variable, num_workers="0", **_WITHOUT_WORKERS)
+        or f"{made.loader.kind}(..., num_workers=0)",
+        where=made.loader.place,
+    )
+
+
 @rule("VX106", "Single batches come late, though most are in time", pool="data")
 def late_batches(facts: Facts) -> Found | None:
     """Some batches take far longer than the others, and too few are prefetched to hide them."""
@@ -287,12 +320,13 @@ def late_batches(facts: Facts) -> Found | None:
 def threads_and_gil(facts: Facts) -> Found | None:
     """A thread-based loader makes batches in Python code that holds the interpreter's lock."""
     made = fit_loader_model(facts)
-    if made is None or made.loader.kind not in THREADED:
+    if made is None or made.loader.kind not in THREADED or _is_torch_loader(made):
         return None
     # If the two take turns, the loop also stalls within its own calls, as the step without data shows. It stalls for no
     # longer than the thread works: any other difference from steps without data is noise of the machine.
     room_s = min(data_room_s(facts), part_s(facts, "wait") + made.num_steps * made.made_s)
-    if not waits_for_data(facts) and not is_shown(facts, room_s):
+    is_light = made.made_s < _LIGHT_SHARE * made.compute_s
+    if not waits_for_data(facts) and (is_light or not is_shown(facts, room_s)):
         return None
     count = made.best_workers()
     return Found(

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 from voxelocity_observe.core.quantities import bytes_text, count_text, duration_text
-from voxelocity_observe.diagnose.accounting import experiment_s, making_places, part_s, steps_s
-from voxelocity_observe.diagnose.facts import PARTS, Facts, HeldFacts
+from voxelocity_observe.diagnose.accounting import (
+    COMPUTING,
+    experiment_s,
+    has_loader,
+    making_places,
+    part_s,
+    place,
+    steps_s,
+)
+from voxelocity_observe.diagnose.facts import PARTS, Facts, HeldFacts, StackFacts
+from voxelocity_observe.diagnose.rules.keeping import replacing_s
 from voxelocity_observe.diagnose.rules.loader_model import training_loader
 from voxelocity_observe.diagnose.rules.rule import Found, rule
 from voxelocity_observe.diagnose.rules.seen import (
     calls_named,
     is_shown,
+    lines_of,
     needless_call,
     num_samples,
     of_steps,
@@ -31,6 +42,9 @@ _ZERO_BYTES = 3 * 4
 _FUSED_SAVED = 0.5
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _LOOP_SHARE = 0.15
+
+# Libraries of metrics, and what MONAI's loops do to predictions before.
+_SCORING = ("monai.metrics", "monai.data.utils.decollate", "torchmetrics", "sklearn.metrics", "medpy.metric")
 
 _SINGLE_SHARE = 0.9
 # Without a loader the batch size is unknown: this many calls for one backward pass count as its samples.
@@ -112,14 +126,16 @@ def busy_loop(facts: Facts) -> Found | None:
     if on_gpu(facts) and any(sync.count >= sync.num_steps > 0 for sync in facts.syncs):
         return None
     own = [stack for stack in stacks_in(facts, ("other",)) if stack.kind in ("other", "sync", "transform", "sleep")]
-    made = num_samples(making_places(facts))
+    # A loader makes the batches elsewhere.
+    made = 0 if has_loader(facts) else num_samples(making_places(facts))
     whole = num_samples(stacks_in(facts, ("other",)))
     if whole and made > 0.5 * whole:
         return None
     seconds = part_s(facts, "other")
     known_s = sum(call.seconds for call in calls_named(facts, "gc.collect"))
     logged = num_samples(stacks_in(facts, ("other",), ("log",)))
-    known_s += seconds * (logged + made) / max(1, whole)
+    known_s += seconds * (logged + made) / max(1, whole) + replacing_s(facts)
+    known_s += seconds * num_samples(_scoring(facts)) / max(1, whole)
     saves_s = max(0.0, seconds - known_s)
     if not is_shown(facts, saves_s):
         return None
@@ -131,6 +147,40 @@ def busy_loop(facts: Facts) -> Found | None:
         + (f":\n# {own[0].line.strip()}" if own else ""),
         where=own[0].where if own else "",
     )
+
+
+@rule("VX364", "Predictions of the training are scored at each step", pool="loop", names_work=True)
+def scores_each_step(facts: Facts) -> Found | None:
+    """Post-processing and metrics of the training's own predictions, as a validation does them."""
+    stacks, whole = _scoring(facts), num_samples(stacks_in(facts, ("other",)))
+    seconds = part_s(facts, "other") * num_samples(stacks) / max(1, whole)
+    if not is_shown(facts, seconds):
+        return None
+    lines = dict(sorted((place(stack.where), stack.line.strip()) for stack in stacks))
+    return Found(
+        cause=f"After the network's own work the loop spends {of_steps(facts, seconds, has_share=True)} on turning its "
+        "predictions into classes and scoring them.",
+        evidence=lines_of(stacks, whole),
+        saves_s=seconds,
+        change="if step % 50 == 0:\n" + "\n".join(f"    {line}" for line in list(lines.values())[:4]),
+        where=max(stacks, key=lambda stack: stack.num_samples).where,
+    )
+
+
+def _scoring(facts: Facts) -> list[StackFacts]:
+    """Places of the loop with metrics, or with transforms behind the network's call: before it they prepare batches."""
+    if not has_loader(facts):
+        return []
+    calls = sorted(place(stack.where) for stack in stacks_in(facts, COMPUTING) if stack.where)
+    first = dict(reversed(calls))
+    inside = [stack for stack in stacks_in(facts, ("other",)) if stack.where]
+    lines = {
+        stack.where
+        for stack in inside
+        if stack.function.startswith(_SCORING)
+        or (stack.kind == "transform" and place(stack.where)[1] > first.get(place(stack.where)[0], math.inf))
+    }
+    return [stack for stack in inside if stack.where in lines]
 
 
 @rule("VX314", "The network is called once for each sample of a batch", pool="compute", names_work=True)

@@ -42,6 +42,8 @@ class Rule:
         pool: the time that it can save.
         names_work: whether it names the slow work itself rather than a place that could hide it; such a cause ranks
             before one that saves somewhat more.
+        is_upgrade: whether it would speed up any such program, and is no fault of this one; such a cause ranks behind
+            one that saves a quarter as much.
         is_context: whether it describes what other programs do; such a cause ranks after all of the program's own.
         find: returns what was found, once or for several places.
     """
@@ -51,6 +53,7 @@ class Rule:
     pool: Pool
     names_work: bool
     is_context: bool
+    is_upgrade: bool
     find: Find
 
     def __call__(self, facts: Facts) -> tuple[Finding, ...]:
@@ -70,11 +73,25 @@ class Rule:
 
 
 def rule(
-    code: str, title: str, *, pool: Pool, names_work: bool = False, is_context: bool = False
+    code: str,
+    title: str,
+    *,
+    pool: Pool,
+    names_work: bool = False,
+    is_context: bool = False,
+    is_upgrade: bool = False,
 ) -> Callable[[Find], Rule]:
     """Makes a rule from a function that maps facts to what it found."""
 
     def make(find: Find) -> Rule:
-        return Rule(code=code, title=title, pool=pool, names_work=names_work, is_context=is_context, find=find)
+        return Rule(
+            code=code,
+            title=title,
+            pool=pool,
+            names_work=names_work,
+            is_context=is_context,
+            is_upgrade=is_upgrade,
+            find=find,
+        )
 
     return make

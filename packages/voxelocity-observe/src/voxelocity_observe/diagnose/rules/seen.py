@@ -90,6 +90,13 @@ def stacks_in(facts: Facts, parts: Collection[str], kinds: Collection[str] | Non
     return sorted(found, key=lambda stack: -stack.num_samples)
 
 
+def network_line(facts: Facts) -> str:
+    """ "file:line" of the user's network, or of the line that calls it most; "" if neither is known."""
+    if facts.network is not None and facts.network.where:
+        return facts.network.where
+    return next((stack.where for stack in stacks_in(facts, ("forward",)) if stack.where), "")
+
+
 def num_samples(stacks: Sequence[StackFacts]) -> int:
     """How often a thread was sampled in these places."""
     return sum(stack.num_samples for stack in stacks)

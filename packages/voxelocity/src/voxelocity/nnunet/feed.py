@@ -1,0 +1,135 @@
+"""Batches for nnU-Net's training loop, made in threads: its loader says which patches, our engine makes them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from voxelocity.core.region import Index3, Region
+from voxelocity.data.augment import AugmentParams, augment
+from voxelocity.nnunet.cases import NnunetCase, NnunetCases
+from voxelocity.nnunet.chain import Chain
+
+Batch = dict[str, Any]
+"""As nnU-Net's loop takes it: "data" (b, c, ...) float32, "target" (b, 1, ...) or one such tensor for each scale of
+deep supervision, and "keys", the identifiers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Drawn:
+    """What a batch will be, drawn before it is made.
+
+    Attributes:
+        keys: identifiers of its cases.
+        cases: those cases.
+        boxes: where nnU-Net cuts each sample from its case.
+        params: what the engine does to each.
+    """
+
+    keys: Sequence[str]
+    cases: Sequence[NnunetCase]
+    boxes: Sequence[Region]
+    params: AugmentParams
+
+
+class NnunetFeed:
+    """An endless iterator in place of nnU-Net's augmenter and its worker processes.
+
+    All random numbers are drawn in the consumer's thread, in the order of the batches, from numpy's and torch's global
+    generators: equal seeds give equal batches, with any number of threads.
+
+    Args:
+        loader: nnU-Net's, with its transforms.
+        cases: of its data set.
+        num_threads: that make batches.
+        num_ahead: batches made or being made beyond the one in use.
+        is_pinned: whether they lie in memory that is copied to a CUDA device without waiting.
+    """
+
+    def __init__(
+        self, loader: Any, cases: NnunetCases, *, num_threads: int, num_ahead: int, is_pinned: bool = False
+    ) -> None:
+        self._loader, self._cases, self._num_ahead, self._is_pinned = loader, cases, num_ahead, is_pinned
+        self._crop, patch = _index3(loader.patch_size), _index3(loader.final_patch_size)
+        transforms = loader.transforms
+        self.chain = Chain(
+            [] if transforms is None else getattr(transforms, "transforms", [transforms]),
+            crop=self._crop,
+            patch=patch,
+            is_flat=loader.patch_size_was_2d,
+        )
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="voxelocity-nnunet")
+        self._pending: deque[Future[Batch]] = deque()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        while len(self._pending) <= self._num_ahead:
+            self._pending.append(self._pool.submit(self._make, self._draw()))
+        return self._pending.popleft().result()
+
+    def close(self) -> None:
+        """Ends the threads; batches that are not yet begun are dropped."""
+        self._pool.shutdown(cancel_futures=True)
+        self._pending.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _draw(self) -> _Drawn:
+        keys = list(self._loader.get_indices())
+        cases = [self._cases.open(key) for key in keys]
+        boxes = []
+        params = AugmentParams.identity(len(keys), int(cases[0].image.shape[0]), votes=True)
+        # In the order in which nnU-Net draws.
+        for number, case in enumerate(cases):
+            is_forced = self._loader.get_do_oversample(number)
+            start, stop = self._loader.get_bbox(np.array(case.shape), is_forced, case.class_locations)
+            boxes.append(Region(_index3(start), _index3(stop)))
+            self.chain.draw(params, number)
+        return _Drawn(keys=keys, cases=cases, boxes=boxes, params=params)
+
+    def _make(self, drawn: _Drawn) -> Batch:
+        images, labels = self._voxels(drawn)
+        samples = [self.chain.finish(image, label) for image, label in zip(images, labels, strict=True)]
+        targets = [sample["segmentation"] for sample in samples]
+        if isinstance(targets[0], list):
+            target: Any = [self._stacked(scale) for scale in zip(*targets, strict=True)]
+        else:
+            target = self._stacked(targets)
+        data = self._stacked([sample["image"] for sample in samples])
+        return {"data": data, "target": target, "keys": np.array(drawn.keys)}
+
+    def _voxels(self, drawn: _Drawn) -> tuple[torch.Tensor, torch.Tensor]:
+        """Images (b, c, x, y, z) float32 and labels (b, k, x, y, z) int16 as nnU-Net's, of the engine's part."""
+        regions = [self.chain.region] * len(drawn.keys)
+        shape, num_labels = self.chain.shape, len(drawn.cases[0].labels)
+        image = torch.empty((len(regions), drawn.params.num_channels, *shape))
+        label = torch.empty((len(regions), num_labels, *shape), dtype=torch.int16)
+        for number in range(num_labels):
+            sources = [case.read(box, number) for case, box in zip(drawn.cases, drawn.boxes, strict=True)]
+            stored = torch.empty((len(regions), *shape), dtype=torch.uint8)
+            # Each label is moved with the image, which comes out the same each time.
+            augment(sources, regions, drawn.params, image, stored)
+            label[:, number] = stored
+        return image, label.sub_(1)
+
+    def _stacked(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        first = tensors[0]
+        out = torch.empty((len(tensors), *first.shape), dtype=first.dtype, pin_memory=self._is_pinned)
+        return torch.stack(list(tensors), out=out)
+
+
+def _index3(values: Sequence[int]) -> Index3:
+    x, y, z = (int(value) for value in values)
+    return x, y, z

@@ -1,4 +1,4 @@
-"""nnU-Net's preprocessed cases: voxels in memory as far as a budget reaches, others read from their files box by box."""
+"""nnU-Net's preprocessed cases: in memory as far as a budget reaches, others read from their files box by box."""
 
 from __future__ import annotations
 

@@ -72,8 +72,9 @@ def _fill_blur(drawn: Mapping[str, Any], row: Row) -> None:
 
 
 def _fill_low_resolution(drawn: Mapping[str, Any], row: Row) -> None:
+    # The last axis is never left out.
     for channel, scales in zip(drawn["apply_to_channel"], drawn["scales"], strict=True):
-        row.params.low_resolution[row.number, channel] = scales[0]
+        row.params.low_resolution[row.number, channel] = scales[-1]
 
 
 def _fill_flips(drawn: Mapping[str, Any], row: Row) -> None:
@@ -106,7 +107,7 @@ _KINDS = (
     _Kind(name="ContrastTransform", stage=4, fill=_fill_channels("contrast", "multipliers"),
           is_like=lambda transform: transform.preserve_range),
     _Kind(name="SimulateLowResolutionTransform", stage=5, fill=_fill_low_resolution,
-          is_like=lambda transform: transform.synchronize_axes and not transform.ignore_axes),
+          is_like=lambda transform: transform.synchronize_axes and _ignored_axes(transform) in ((), (0,))),
     _Kind(name="GammaTransform", stage=6, fill=_fill_channels("gamma_inverted", "gamma"),
           is_like=lambda transform: transform.p_invert_image >= 1.0 and transform.p_retain_stats >= 1.0),
     _Kind(name="GammaTransform", stage=7, fill=_fill_channels("gamma", "gamma"),
@@ -128,6 +129,10 @@ class _Step:
         """Sets the sample's parameters, by the random numbers that nnU-Net itself would take."""
         if self.chance is None or self.chance.get_parameters()["apply_transform"]:
             self.kind.fill(self.transform.get_parameters(image=placeholder), row)
+
+
+def _ignored_axes(transform: Transform) -> tuple[int, ...]:
+    return tuple(transform.ignore_axes or ())
 
 
 class Chain:
@@ -164,6 +169,16 @@ class Chain:
     def shape(self) -> Index3:
         """(x, y, z) of what the engine makes: the patch, or the crop where nnU-Net's own code takes it from there."""
         return self._patch if self._warp is not None else self._crop
+
+    def unchanged(self, num_samples: int, num_channels: int) -> AugmentParams:
+        """Parameters that change nothing, to be drawn into."""
+        ignored = [_ignored_axes(step.transform) for step in self._steps if step.kind.fill is _fill_low_resolution]
+        # The first axis of nnU-Net's transforms is y where patches are flat.
+        first_is_coarse = not self._is_flat and (0,) not in ignored
+        second_is_coarse = not (self._is_flat and (0,) in ignored)
+        return AugmentParams.identity(
+            num_samples, num_channels, votes=True, coarse_axes=(first_is_coarse, second_is_coarse, True)
+        )
 
     def draw(self, params: AugmentParams, number: int) -> None:
         """Sets the parameters of a sample, from numpy's and torch's global generators, as nnU-Net does."""

@@ -90,7 +90,7 @@ class NnunetFeed:
         keys = list(self._loader.get_indices())
         cases = [self._cases.open(key) for key in keys]
         boxes = []
-        params = AugmentParams.identity(len(keys), int(cases[0].image.shape[0]), votes=True)
+        params = self.chain.unchanged(len(keys), int(cases[0].image.shape[0]))
         # In the order in which nnU-Net draws.
         for number, case in enumerate(cases):
             is_forced = self._loader.get_do_oversample(number)
@@ -116,9 +116,9 @@ class NnunetFeed:
         shape, num_labels = self.chain.shape, len(drawn.cases[0].labels)
         image = torch.empty((len(regions), drawn.params.num_channels, *shape))
         label = torch.empty((len(regions), num_labels, *shape), dtype=torch.int16)
+        stored = torch.empty((len(regions), *shape), dtype=torch.uint8)
         for number in range(num_labels):
             sources = [case.read(box, number) for case, box in zip(drawn.cases, drawn.boxes, strict=True)]
-            stored = torch.empty((len(regions), *shape), dtype=torch.uint8)
             # Each label is moved with the image, which comes out the same each time.
             augment(sources, regions, drawn.params, image, stored)
             label[:, number] = stored

@@ -98,7 +98,7 @@ class NnunetCases:
 
     def _load(self, identifier: str) -> NnunetCase:
         image, label, previous, properties = self._dataset.load_case(identifier)
-        labels = (label,) if previous is None else (label, previous)
+        labels: tuple[Any, ...] = (label,) if previous is None else (label, previous)
         x, y, z = (int(side) for side in image.shape[1:])
         is_resident = self._takes(x * y * z * (4 * int(image.shape[0]) + len(labels)))
         if is_resident:

@@ -184,7 +184,7 @@ class Chain:
         """Sets the parameters of a sample, from numpy's and torch's global generators, as nnU-Net does."""
         row = Row(params=params, number=number, is_flat=self._is_flat)
         if self._warp is not None:
-            self._draw_warp(row)
+            self._draw_warp(self._warp, row)
         placeholder = self._placeholder(params.num_channels, self.shape)
         for step in self._steps:
             step.draw(placeholder, row)
@@ -208,11 +208,11 @@ class Chain:
         sides = shape[1:] if self._is_flat else shape
         return torch.zeros(()).expand(num_channels, *sides)
 
-    def _draw_warp(self, row: Row) -> None:
+    def _draw_warp(self, warp: Transform, row: Row) -> None:
         image = self._placeholder(row.params.num_channels, self._crop)
         if self._warps_planes:
             image = image.flatten(0, 1)
-        affine = self._warp.get_parameters(image=image)["affine"]
+        affine = warp.get_parameters(image=image)["affine"]
         if affine is None:
             return
         matrix = np.eye(3)

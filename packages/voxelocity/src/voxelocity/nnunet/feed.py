@@ -41,8 +41,9 @@ class _Drawn:
 class NnunetFeed:
     """An endless iterator in place of nnU-Net's augmenter and its worker processes.
 
-    All random numbers are drawn in the consumer's thread, in the order of the batches, from numpy's and torch's global
-    generators: equal seeds give equal batches, with any number of threads.
+    Numbers for the engine are drawn in the consumer's thread, in the order of the batches, from numpy's and torch's
+    global generators: equal seeds give equal batches, with any number of threads. Transforms left to nnU-Net
+    (`chain.rest`) draw where they run, in any order.
 
     Args:
         loader: nnU-Net's, with its transforms.

@@ -1,8 +1,6 @@
+"""nnU-Net's chain of transforms, and stand-ins for its data set and its loader."""
+
 import numpy as np
-import pytest
-
-pytest.importorskip("batchgeneratorsv2", reason="nnU-Net's transforms")
-
 from batchgeneratorsv2.transforms.intensity.brightness import MultiplicativeBrightnessTransform
 from batchgeneratorsv2.transforms.intensity.contrast import BGContrast, ContrastTransform
 from batchgeneratorsv2.transforms.intensity.gamma import GammaTransform

@@ -45,8 +45,12 @@ def seed_all(seed):
     torch.manual_seed(seed)
 
 
-def feed_of(loader, **settings):
-    return NnunetFeed(loader, NnunetCases(loader._data, max_bytes=2**30), num_threads=1, num_ahead=1, **settings)
+CPU = torch.device("cpu")
+
+
+def feed_of(loader, *, num_threads=1, num_ahead=1, max_bytes=2**30):
+    cases = NnunetCases(loader._data, max_bytes=max_bytes)
+    return NnunetFeed(loader, cases, num_threads=num_threads, num_ahead=num_ahead, device=CPU)
 
 
 LOADERS = {
@@ -118,12 +122,10 @@ def test_the_labels_of_a_cascade_move_with_the_image():
             seed_all(seed)
             _, samples = own_batch(loader)
             seed_all(seed)
-            batch = next(feed)
+            batch = feed._make(feed._draw())
             wanted = torch.stack([sample["segmentation"][0] for sample in samples])
             assert batch["target"][0].shape == (2, 2, 12, 16, 10)
             assert (batch["target"][0] != wanted).float().mean() < 1e-3
-            feed.close()
-            feed.__init__(loader, NnunetCases(loader._data, max_bytes=2**30), num_threads=1, num_ahead=1)
 
 
 def test_from_the_first_foreign_transform_on_nnunet_does_the_rest():
@@ -167,8 +169,7 @@ def test_batches_follow_the_seed_whatever_the_number_of_threads():
 
     def batches(num_threads, num_ahead):
         seed_all(5)
-        cases = NnunetCases(loader._data, max_bytes=2**30)
-        with NnunetFeed(loader, cases, num_threads=num_threads, num_ahead=num_ahead) as feed:
+        with feed_of(loader, num_threads=num_threads, num_ahead=num_ahead) as feed:
             return [next(feed)["data"] for _ in range(5)]
 
     for one, other in zip(batches(1, 1), batches(3, 4), strict=True):
@@ -191,7 +192,7 @@ def test_cases_beyond_the_budget_are_read_box_by_box_and_come_out_the_same():
     for max_bytes in (0, 80_000, 2**30):
         cases = NnunetCases(dataset, max_bytes=max_bytes)
         seed_all(1)
-        with NnunetFeed(loader, cases, num_threads=2, num_ahead=2) as feed:
+        with NnunetFeed(loader, cases, num_threads=2, num_ahead=2, device=CPU) as feed:
             found.append([next(feed) for _ in range(6)])
         assert cases.num_bytes <= max_bytes
         assert cases.num_resident == {0: 0, 80_000: 1, 2**30: 3}[max_bytes]

@@ -24,6 +24,10 @@ from voxelocity.data.augment import AugmentParams
 Transform = Any
 """An object of batchgeneratorsv2."""
 _OWNER = "batchgeneratorsv2"
+_ON_ANY_DEVICE = (
+    *("MaskImageTransform", "RemoveLabelTransform", "ConvertSegmentationToRegionsTransform"),
+    *("DownsampleSegForDSTransform", "MoveSegAsOneHotToDataTransform"),
+)
 _LABEL_BEYOND = -1
 """What nnU-Net's labels hold outside the volume, and outside the part of it that is not zero."""
 
@@ -156,6 +160,11 @@ class Chain:
         if self._warp is not None or crop == patch:
             self._steps = _take_steps(left)
         self.rest = left
+
+    @property
+    def can_finish_on_device(self) -> bool:
+        """Whether what is left to nnU-Net is plain torch, which runs wherever the sample is."""
+        return all(_name_of(transform) in _ON_ANY_DEVICE for transform in self.rest)
 
     @property
     def region(self) -> Region:

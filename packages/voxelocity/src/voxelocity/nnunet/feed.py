@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +14,7 @@ import numpy as np
 import torch
 
 from voxelocity.core.region import Index3, Region
-from voxelocity.data.augment import AugmentParams, augment
+from voxelocity.data.augment import AugmentParams, augment, filling_device
 from voxelocity.nnunet.cases import NnunetCase, NnunetCases
 from voxelocity.nnunet.chain import Chain
 
@@ -50,13 +52,24 @@ class NnunetFeed:
         cases: of its data set.
         num_threads: that make batches.
         num_ahead: batches made or being made beyond the one in use.
-        is_pinned: whether they lie in memory that is copied to a CUDA device without waiting.
+        device: of the training. A CUDA device makes them itself, if its kernels are there and nnU-Net's part can; else
+            they lie in pinned memory.
+
+    Attributes:
+        chain: nnU-Net's transforms, and what of them is left to it.
+        made_on: where batches are made.
     """
 
     def __init__(
-        self, loader: Any, cases: NnunetCases, *, num_threads: int, num_ahead: int, is_pinned: bool = False
+        self,
+        loader: Any,
+        cases: NnunetCases,
+        *,
+        num_threads: int,
+        num_ahead: int,
+        device: torch.device,
     ) -> None:
-        self._loader, self._cases, self._num_ahead, self._is_pinned = loader, cases, num_ahead, is_pinned
+        self._loader, self._cases, self._num_ahead = loader, cases, num_ahead
         self._crop, patch = _index3(loader.patch_size), _index3(loader.final_patch_size)
         transforms = loader.transforms
         self.chain = Chain(
@@ -65,6 +78,9 @@ class NnunetFeed:
             patch=patch,
             is_flat=loader.patch_size_was_2d,
         )
+        self.made_on = filling_device("auto", device) if self.chain.can_finish_on_device else torch.device("cpu")
+        self._is_pinned = device.type == "cuda" and self.made_on.type == "cpu"
+        self._own = threading.local()
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="voxelocity-nnunet")
         self._pending: deque[Future[Batch]] = deque()
 
@@ -74,7 +90,13 @@ class NnunetFeed:
     def __next__(self) -> Batch:
         while len(self._pending) <= self._num_ahead:
             self._pending.append(self._pool.submit(self._make, self._draw()))
-        return self._pending.popleft().result()
+        batch = self._pending.popleft().result()
+        if self.made_on.type == "cuda":
+            targets = batch["target"]
+            # Made on another stream: its memory must not be reused before this stream is done with it.
+            for tensor in (batch["data"], *(targets if isinstance(targets, list) else [targets])):
+                tensor.record_stream(torch.cuda.current_stream(self.made_on))
+        return batch
 
     def close(self) -> None:
         """Ends the threads; batches that are not yet begun are dropped."""
@@ -101,6 +123,23 @@ class NnunetFeed:
         return _Drawn(keys=keys, cases=cases, boxes=boxes, params=params)
 
     def _make(self, drawn: _Drawn) -> Batch:
+        with self._own_stream():
+            return self._made(drawn)
+
+    @contextlib.contextmanager
+    def _own_stream(self) -> Iterator[None]:
+        """Work on a CUDA device goes to this thread's stream, and is finished at the end of the block."""
+        if self.made_on.type != "cuda":
+            yield
+            return
+        stream: torch.cuda.Stream | None = getattr(self._own, "stream", None)
+        if stream is None:
+            stream = self._own.stream = torch.cuda.Stream(self.made_on, priority=-1)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            yield
+            stream.synchronize()
+
+    def _made(self, drawn: _Drawn) -> Batch:
         images, labels = self._voxels(drawn)
         samples = [self.chain.finish(image, label) for image, label in zip(images, labels, strict=True)]
         targets = [sample["segmentation"] for sample in samples]
@@ -115,9 +154,9 @@ class NnunetFeed:
         """Images (b, c, x, y, z) float32 and labels (b, k, x, y, z) int16 as nnU-Net's, of the engine's part."""
         regions = [self.chain.region] * len(drawn.keys)
         shape, num_labels = self.chain.shape, len(drawn.cases[0].labels)
-        image = torch.empty((len(regions), drawn.params.num_channels, *shape))
-        label = torch.empty((len(regions), num_labels, *shape), dtype=torch.int16)
-        stored = torch.empty((len(regions), *shape), dtype=torch.uint8)
+        image = torch.empty((len(regions), drawn.params.num_channels, *shape), device=self.made_on)
+        label = torch.empty((len(regions), num_labels, *shape), dtype=torch.int16, device=self.made_on)
+        stored = torch.empty((len(regions), *shape), dtype=torch.uint8, device=self.made_on)
         for number in range(num_labels):
             sources = [case.read(box, number) for case, box in zip(drawn.cases, drawn.boxes, strict=True)]
             # Each label is moved with the image, which comes out the same each time.
@@ -127,7 +166,8 @@ class NnunetFeed:
 
     def _stacked(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         first = tensors[0]
-        out = torch.empty((len(tensors), *first.shape), dtype=first.dtype, pin_memory=self._is_pinned)
+        shape = (len(tensors), *first.shape)
+        out = torch.empty(shape, dtype=first.dtype, device=first.device, pin_memory=self._is_pinned)
         return torch.stack(list(tensors), out=out)
 
 

@@ -38,11 +38,11 @@ class VoxelocityFeed:
                 cases,
                 num_threads=num_threads,
                 num_ahead=_NUM_AHEAD,
-                is_pinned=self.device.type == "cuda",
+                device=self.device,
             )
             left = [type(transform).__name__ for transform in feed.chain.rest]
             self.print_to_log_file(
-                f"Voxelocity feeds the {name}: {count_text(num_threads, 'thread')}, no worker processes, up to "
+                f"Voxelocity feeds the {name} on {feed.made_on}: {count_text(num_threads, 'thread')}, up to "
                 f"{bytes_text(int(max_bytes * share))} of voxels in memory; nnU-Net's own code makes {', '.join(left)}"
             )
             feeds.append(feed)

@@ -18,11 +18,6 @@ def nnunet(tmp_path, monkeypatch):
     return folder
 
 
-def test_names_of_trainers_are_read_from_the_file():
-    assert places.trainer_names()[0] == "nnUNetTrainerVoxelocity"
-    assert {"nnUNetTrainerVoxelocity_250epochs", "nnUNetTrainerVoxelocity_NoMirroring"} <= {*places.trainer_names()}
-
-
 def test_the_copy_is_the_file_and_goes_again(nnunet):
     place = places.install()
     assert place == nnunet / "training" / "nnUNetTrainer" / "variants" / "nnUNetTrainerVoxelocity.py"

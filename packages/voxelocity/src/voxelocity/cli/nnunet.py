@@ -19,13 +19,11 @@ app = typer.Typer(
 
 
 @app.command("trainers")
-def trainers(
-    names: Annotated[bool, typer.Option("--names", help="What nnUNetv2_train -tr takes, a line each.")] = False,
-) -> None:
+def trainers() -> None:
     """Print the folder of our trainers: export nnUNet_extTrainer=$(voxelocity nnunet trainers)"""
-    from voxelocity.nnunet.places import FOLDER, trainer_names
+    from voxelocity.nnunet.places import FOLDER
 
-    print("\n".join(trainer_names()) if names else FOLDER)
+    print(FOLDER)
 
 
 @app.command("install")
@@ -36,5 +34,5 @@ def install(
     from voxelocity.nnunet import places
 
     place = places.uninstall() if undo else places.install()
-    said = f"no longer in {place}" if undo else f"{place}; nnUNetv2_train ... -tr {places.trainer_names()[0]}"
+    said = f"no longer in {place}" if undo else f"{place}; nnUNetv2_train ... -tr nnUNetTrainerVoxelocity"
     sys.stdout.write(f"{printable_lines(said)}\n")

@@ -15,12 +15,6 @@ _FILE = "nnUNetTrainerVoxelocity.py"
 _BELOW = ("training", "nnUNetTrainer", "variants", _FILE)
 
 
-def trainer_names() -> list[str]:
-    """The names that `nnUNetv2_train -tr` takes, in the order of the file, which is read and not run."""
-    lines = (FOLDER / _FILE).read_text().splitlines()
-    return [line.split("(")[0].removeprefix("class ") for line in lines if line.startswith("class nnUNetTrainer")]
-
-
 def installed_place() -> Path:
     """Where our trainers lie, or would lie, in the installed nnU-Net.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,9 @@ from voxelocity.nnunet.feed import NnunetFeed
 from voxelocity_observe.core.host import available_memory_bytes, cpu_budget, local_ranks
 from voxelocity_observe.core.quantities import bytes_text, count_text
 
+NAME = "nnUNetTrainerVoxelocity"
+"""Of our form of nnU-Net's default trainer. That of another has the end of its name too."""
+_THEIRS = "nnUNetTrainer"
 _PROCESSES = "nnUNet_n_proc_DA"
 # Of the memory that is free when training begins; validation and export at the end need theirs.
 _SHARE_OF_MEMORY = 0.5
@@ -54,6 +58,25 @@ class VoxelocityFeed:
         for feed in (self.dataloader_train, self.dataloader_val):
             if isinstance(feed, NnunetFeed):
                 feed.close()
+
+
+@functools.cache
+def trainer_class(name: str) -> type:
+    """Our form of one of nnU-Net's trainers: nnUNetTrainerVoxelocity_250epochs is its nnUNetTrainer_250epochs.
+
+    Raises:
+        AttributeError: the name is not of this form, or nnU-Net has no such trainer.
+    """
+    if name.startswith(NAME):
+        import nnunetv2
+        from nnunetv2.utilities.find_class_by_name import recursive_find_python_class
+
+        package, theirs = nnunetv2.__path__[0], _THEIRS + name.removeprefix(NAME)
+        folder = os.path.join(package, "training", _THEIRS)
+        base = recursive_find_python_class(folder, theirs, f"nnunetv2.training.{_THEIRS}", package)
+        if base is not None:
+            return type(name, (VoxelocityFeed, base), {"__doc__": f"{theirs} over Voxelocity's feed."})
+    raise AttributeError(f"nnunet: there is no trainer {name}")
 
 
 @contextlib.contextmanager

@@ -150,6 +150,7 @@ class Chain:
 
     Attributes:
         rest: transforms left to nnU-Net, in order.
+        least_label: -1, or 0 where nnU-Net's next step would have made that of it.
     """
 
     def __init__(self, transforms: Sequence[Transform], *, crop: Index3, patch: Index3, is_flat: bool) -> None:
@@ -157,8 +158,12 @@ class Chain:
         left = list(transforms)
         self._warp, self._warps_planes = _take_warp(left, patch[1:] if is_flat else patch)
         self._steps: list[_Step] = []
+        self.least_label = _LABEL_BEYOND
         if self._warp is not None or crop == patch:
             self._steps = _take_steps(left)
+            if left and _is_removal(left[0]):
+                self.least_label = 0
+                del left[0]
         self.rest = left
 
     @property
@@ -203,7 +208,7 @@ class Chain:
 
         Args:
             image: (c, x, y, z) float32, as the engine made it; it may be changed.
-            label: (k, x, y, z) int16, nnU-Net's labels with -1 outside.
+            label: (k, x, y, z) int16, nnU-Net's labels, not below `least_label`.
         """
         if self._is_flat:
             image, label = image[:, 0], label[:, 0]
@@ -286,6 +291,15 @@ def _take_steps(left: list[Transform]) -> list[_Step]:
         steps.append(_Step(transform=transform, kind=kind, chance=chance))
         del left[0]
     return steps
+
+
+def _is_removal(transform: Transform) -> bool:
+    """Whether this only makes 0 of -1, in all labels."""
+    return (
+        _name_of(transform) == "RemoveLabelTransform"
+        and (transform.label_value, transform.set_to) == (_LABEL_BEYOND, 0)
+        and transform.segmentation_channels is None
+    )
 
 
 def _name_of(transform: Transform) -> str:

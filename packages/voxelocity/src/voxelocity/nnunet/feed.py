@@ -147,7 +147,10 @@ class NnunetFeed:
             target: Any = [self._stacked(scale) for scale in zip(*targets, strict=True)]
         else:
             target = self._stacked(targets)
-        data = self._stacked([sample["image"] for sample in samples])
+        made = [sample["image"] for sample in samples]
+        # Mostly nnU-Net's part has left the images where they were made.
+        stays = all(image.data_ptr() == mine.data_ptr() for image, mine in zip(made, images, strict=True))
+        data = images.reshape(len(made), *made[0].shape) if stays and not self._is_pinned else self._stacked(made)
         return {"data": data, "target": target, "keys": np.array(drawn.keys)}
 
     def _voxels(self, drawn: _Drawn) -> tuple[torch.Tensor, torch.Tensor]:
@@ -161,7 +164,7 @@ class NnunetFeed:
             sources = [case.read(box, number) for case, box in zip(drawn.cases, drawn.boxes, strict=True)]
             # Each label is moved with the image, which comes out the same each time.
             augment(sources, regions, drawn.params, image, stored)
-            label[:, number] = stored
+            label[:, number] = stored.clamp_min_(self.chain.least_label + 1)
         return image, label.sub_(1)
 
     def _stacked(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,16 +127,16 @@ def measure(scenario: Scenario, preprocessed: Path, *, rounds: int) -> dict[str,
     with feed_of(loader, num_threads=1) as feed:
         # Both have read their files once.
         sides = {"nnunet": loader.generate_train_batch, "voxelocity": lambda: feed._make(feed._draw())}
-        calls = {name: lambda make=make: cpu_seconds(make, _NUM_CPU) for name, make in sides.items()}
+        calls = {name: partial(cpu_seconds, make, _NUM_CPU) for name, make in sides.items()}
         cpu = alternate(calls, rounds, warm_ups=1)
         left = [type(transform).__name__ for transform in feed.chain.rest]
     rates = alternate(
         {
             **{
-                f"nnunet, {num} workers": lambda num=num: rate_of_workers(loader, num)
+                f"nnunet, {num} workers": partial(rate_of_workers, loader, num)
                 for num in sorted({1, num_cores, 2 * num_cores})
             },
-            "voxelocity": lambda: rate_of_feed(loader, num_cores),
+            "voxelocity": partial(rate_of_feed, loader, num_cores),
         },
         rounds,
     )

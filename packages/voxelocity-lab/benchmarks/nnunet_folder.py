@@ -76,7 +76,8 @@ def make_phantom(folder: Path, number: int, thick_axis: int, rng: np.random.Gene
     """Three organs of their own intensities in noise, air around, and an empty border: image, label and spacing."""
     shape = rng.integers(64, 84, 3)
     spacing = rng.uniform(0.8, 1.2, 3)
-    shape[thick_axis], spacing[thick_axis] = rng.integers(18, 26), rng.uniform(3.5, 5.5)
+    if thick_axis < 3:
+        shape[thick_axis], spacing[thick_axis] = rng.integers(18, 26), rng.uniform(3.5, 5.5)
     places = np.stack(np.meshgrid(*(np.linspace(-1, 1, int(n)) for n in shape), indexing="ij"))
     image, label = np.full(shape, -1000.0), np.zeros(shape, np.uint8)
     body = np.sum((places / 0.9) ** 2, axis=0) < 1

@@ -104,7 +104,7 @@ def add_commands(app: typer.Typer) -> dict[str, Command]:
 
 
 _ELSEWHERE = {
-    **dict.fromkeys(("init", "plan", "train", "tune", "launch", "predict"), "voxelocity"),
+    **dict.fromkeys(("init", "plan", "train", "tune", "launch", "nnunet", "predict"), "voxelocity"),
     **dict.fromkeys(("export", "evaluate", "report", "cache"), "voxelocity"),
     **dict.fromkeys(("demo", "recipe", "bench"), "voxelocity[lab]"),
 }

@@ -98,16 +98,16 @@ def _changed(channel: Array, params: AugmentParams, row: int, number: int) -> Ar
     mean = channel.mean()
     spread = (channel - mean) * float(params.contrast[row, number]) + mean
     channel = np.clip(spread, channel.min(), channel.max())
-    channel = _coarse(channel, float(params.low_resolution[row, number]))
+    channel = _coarse(channel, params.zooms(row, number))
     keeps_moments = params.gamma_keeps_moments
     channel = -_bent(-channel, float(params.gamma_inverted[row, number]), keeps_moments=keeps_moments)
     return _bent(channel, float(params.gamma[row, number]), keeps_moments=keeps_moments)
 
 
-def _coarse(channel: Array, zoom: float) -> Array:
-    if zoom == 1.0:
+def _coarse(channel: Array, zooms: list[float]) -> Array:
+    if set(zooms) == {1.0}:
         return channel
-    size = [max(1, int(np.floor(side * zoom + 0.5))) for side in channel.shape]
+    size = [max(1, int(np.floor(side * zoom + 0.5))) for side, zoom in zip(channel.shape, zooms, strict=True)]
     low = torch.nn.functional.interpolate(torch.from_numpy(channel)[None, None], size=size, mode="nearest-exact")
     back = torch.nn.functional.interpolate(low, size=channel.shape, mode="trilinear", align_corners=False)
     array: Array = back[0, 0].numpy()

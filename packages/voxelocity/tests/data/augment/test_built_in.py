@@ -34,7 +34,7 @@ def test_every_key_and_every_parameter_belongs_to_an_effect():
     drawn = {name for effect in EFFECTS for name in draws_of(effect)}
     assert drawn == ARRAYS - {"noise_seed"}
     assert {field.name for field in fields(AugmentParams)} - ARRAYS == {
-        "swapped_classes", "votes", "gamma_keeps_moments"
+        "swapped_classes", "votes", "gamma_keeps_moments", "coarse_axes"
     }  # fmt: skip
 
 

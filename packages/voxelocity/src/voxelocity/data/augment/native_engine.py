@@ -133,8 +133,7 @@ def _change_intensities(channel: Floats, params: AugmentParams, row: int, number
     if params.low_resolution[row, number] != 1.0:
         fine = scratch("channel", channel.shape, channel.dtype)
         fine[...] = channel
-        zoom = float(params.low_resolution[row, number])
-        interpolate(fine, channel, [low_positions(side, zoom) for side in channel.shape])
+        interpolate(fine, channel, list(map(low_positions, channel.shape, params.zooms(row, number))))
     for gamma, is_inverted in ((params.gamma_inverted, True), (params.gamma, False)):
         if gamma[row, number] != 1.0:
             keeps_moments = params.gamma_keeps_moments

@@ -81,6 +81,7 @@ class AugmentParams:
         shift: (b, c) float32, 0 for none.
         contrast: (b, c) float32, 1 for none.
         low_resolution: (b, c) float32 zoom, 1 for none.
+        coarse_axes: along which of (x, y, z) that is done, for all samples.
         gamma_inverted: (b, c) float32, 1 for none.
         gamma: (b, c) float32, 1 for none.
         gamma_keeps_moments: for all samples.
@@ -109,6 +110,7 @@ class AugmentParams:
     gamma_inverted: Floats = field(metadata=_unchanged(1.0, "b", "c"))
     gamma: Floats = field(metadata=_unchanged(1.0, "b", "c"))
     gamma_keeps_moments: bool
+    coarse_axes: tuple[bool, bool, bool] = (True, True, True)
     cutout: npt.NDArray[np.int64] = field(metadata=_unchanged(0, "b", "boxes", 2, 3, dtype=np.int64))
     cutout_value: Floats = field(metadata=_unchanged(0.0, "b"))
 
@@ -131,12 +133,24 @@ class AugmentParams:
         swapped_classes: Sequence[int] = (),
         votes: bool = False,
         gamma_keeps_moments: bool = True,
+        coarse_axes: tuple[bool, bool, bool] = (True, True, True),
     ) -> Self:
         """Parameters that change nothing, in arrays that may be written."""
         sizes = {"b": (num_samples,), "c": (num_channels,), "points": elastic_points, "boxes": (cutout_boxes,)}
         arrays: dict[str, Any] = unchanged(_UNCHANGED, sizes)
         table = swap_table(swapped_classes)
-        return cls(**arrays, swapped_classes=table, votes=votes, gamma_keeps_moments=gamma_keeps_moments)
+        return cls(
+            **arrays,
+            swapped_classes=table,
+            votes=votes,
+            gamma_keeps_moments=gamma_keeps_moments,
+            coarse_axes=coarse_axes,
+        )
+
+    def zooms(self, row: int, channel: int) -> list[float]:
+        """The zoom of the low resolution along each of (x, y, z)."""
+        zoom = float(self.low_resolution[row, channel])
+        return [zoom if is_coarse else 1.0 for is_coarse in self.coarse_axes]
 
 
 def unchanged(names: Iterable[str], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, npt.NDArray[Any]]:

@@ -180,7 +180,7 @@ def _changed(channel: Tensor, params: AugmentParams, row: int, number: int) -> T
         mean = channel.mean(dtype=torch.float64).to(torch.float32)
         channel = torch.clamp((channel - mean) * contrast + mean, channel.min(), channel.max())
     if params.low_resolution[row, number] != 1.0:
-        channel = _coarse(channel, float(params.low_resolution[row, number]))
+        channel = _coarse(channel, params.zooms(row, number))
     channel = -_bent(-channel, float(params.gamma_inverted[row, number]), keeps_moments=params.gamma_keeps_moments)
     return _bent(channel, float(params.gamma[row, number]), keeps_moments=params.gamma_keeps_moments)
 
@@ -197,8 +197,8 @@ def _blurred(channel: Tensor, sigma_voxel: list[float]) -> Tensor:
     return channel
 
 
-def _coarse(channel: Tensor, zoom: float) -> Tensor:
-    for axis in range(3):
+def _coarse(channel: Tensor, zooms: list[float]) -> Tensor:
+    for axis, zoom in enumerate(zooms):
         below, above, weight = (
             torch.from_numpy(t).to(channel.device) for t in low_positions(channel.shape[axis], zoom)
         )

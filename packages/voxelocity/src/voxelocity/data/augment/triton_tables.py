@@ -191,7 +191,8 @@ def coarse_tables(params: AugmentParams, shape: Index3) -> tuple[Array, Array, A
     middle, side, axis = _along(shape)
     zooms = params.low_resolution[params.low_resolution != 1.0].astype(np.float64)
     # `take` gives C order, in which kernels read; an index of the second axis does not.
-    num_low = np.maximum(1.0, np.floor(np.array(shape) * zooms[:, None] + 0.5)).take(axis, axis=1)
+    num_low = np.maximum(1.0, np.floor(np.array(shape) * zooms[:, None] + 0.5))
+    num_low = np.where(params.coarse_axes, num_low, shape).take(axis, axis=1)
     place = np.clip(middle * (num_low / side) - 0.5, 0.0, num_low - 1.0)
     below = np.floor(place)
     above = np.minimum(below + 1.0, num_low - 1.0)

@@ -1,0 +1,132 @@
+"""nnU-Net's preprocessed cases: in memory as far as a budget reaches, others read from their files box by box."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from voxelocity.core.region import Index3, Region
+from voxelocity.core.volume import Array
+from voxelocity.data.augment import Source
+from voxelocity_observe.core.errors import DatasetError
+
+MOST_CLASSES = 254
+"""The largest value of a label: the engine's labels are uint8 and hold nnU-Net's plus 1, as its least is -1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NnunetCase:
+    """A case as nnU-Net's data set gives it out.
+
+    Attributes:
+        image: (c, x, y, z) float32: an array, or a file that is read where it is sliced.
+        labels: (x, y, z) each: the truth, and what the previous stage of a cascade predicted. uint8 and 1 more than
+            nnU-Net's if `is_resident`, else (1, x, y, z) of a file, or nnU-Net's own.
+        shape: (x, y, z).
+        class_locations: of its properties.
+        is_resident: whether all of it is in memory.
+    """
+
+    image: Any
+    labels: tuple[Any, ...]
+    shape: Index3
+    class_locations: Mapping[Any, Array]
+    is_resident: bool
+
+    def read(self, box: Region, number: int) -> Source:
+        """The part of a box, whose first voxel counts as (0, 0, 0), that lies in the volume.
+
+        Args:
+            box: in the volume; it may reach beyond it.
+            number: of the label.
+        """
+        inside = box.clip(self.shape)
+        label = self.labels[number]
+        start = tuple(first - origin for first, origin in zip(inside.start, box.start, strict=True))
+        x, y, z = start
+        if self.is_resident:
+            return Source(image=self.image[(slice(None), *inside.slices)], label=label[inside.slices], start=(x, y, z))
+        image = np.asarray(self.image[(slice(None), *inside.slices)], dtype=np.float32)
+        return Source(image=image, label=stored_label(self._label_box(label, inside)), start=(x, y, z))
+
+    @staticmethod
+    def _label_box(label: Any, inside: Region) -> Array:
+        whole = len(label.shape) == 4
+        box: Array = np.asarray(label[(0, *inside.slices) if whole else inside.slices])
+        return box
+
+
+def stored_label(label: Array) -> Array:
+    """nnU-Net's label plus 1, as uint8."""
+    return (label + 1).astype(np.uint8)
+
+
+class NnunetCases:
+    """The cases of one of nnU-Net's data sets, opened once each. Safe to use from several threads.
+
+    Args:
+        dataset: nnU-Net's, with `identifiers` and `load_case`.
+        max_bytes: of memory for voxels.
+
+    Attributes:
+        num_resident: cases whose voxels are in memory so far.
+        num_bytes: what they take.
+    """
+
+    def __init__(self, dataset: Any, *, max_bytes: int) -> None:
+        self._dataset, self._max_bytes = dataset, max_bytes
+        self._opened: dict[str, NnunetCase] = {}
+        self._locks = {identifier: threading.Lock() for identifier in dataset.identifiers}
+        self._turn = threading.Lock()
+        self.num_resident = self.num_bytes = 0
+
+    def open(self, identifier: str) -> NnunetCase:
+        """The case; the first call reads it.
+
+        Raises:
+            DatasetError: a label has values that the engine cannot hold.
+        """
+        with self._locks[identifier]:
+            found = self._opened.get(identifier)
+            if found is None:
+                found = self._opened[identifier] = self._load(identifier)
+            return found
+
+    def _load(self, identifier: str) -> NnunetCase:
+        image, label, previous, properties = self._dataset.load_case(identifier)
+        labels: tuple[Any, ...] = (label,) if previous is None else (label, previous)
+        x, y, z = (int(side) for side in image.shape[1:])
+        is_resident = self._takes(x * y * z * (4 * int(image.shape[0]) + len(labels)))
+        if is_resident:
+            image = np.ascontiguousarray(image[:], dtype=np.float32)
+            labels = tuple(self._in_memory(identifier, label) for label in labels)
+        return NnunetCase(
+            image=image,
+            labels=labels,
+            shape=(x, y, z),
+            class_locations=properties["class_locations"],
+            is_resident=is_resident,
+        )
+
+    def _takes(self, num_bytes: int) -> bool:
+        with self._turn:
+            if self.num_bytes + num_bytes > self._max_bytes:
+                return False
+            self.num_bytes += num_bytes
+            self.num_resident += 1
+            return True
+
+    @staticmethod
+    def _in_memory(identifier: str, label: Any) -> Array:
+        whole = np.asarray(label[:])
+        whole = whole[0] if whole.ndim == 4 else whole
+        if whole.size > 0 and (whole.min() < -1 or whole.max() > MOST_CLASSES):
+            raise DatasetError(
+                f"nnunet: the label of {identifier} holds values from {whole.min()} to {whole.max()}; our trainer "
+                f"takes -1 to {MOST_CLASSES}; train this data set with nnU-Net's own trainer"
+            )
+        return np.ascontiguousarray(stored_label(whole))

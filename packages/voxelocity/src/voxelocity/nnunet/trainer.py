@@ -1,0 +1,93 @@
+"""What makes one of our trainers from any trainer of nnU-Net: where its batches come from, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from voxelocity.nnunet.cases import NnunetCases
+from voxelocity.nnunet.feed import NnunetFeed
+from voxelocity_observe.core.host import available_memory_bytes, cpu_budget, local_ranks
+from voxelocity_observe.core.quantities import bytes_text, count_text
+
+NAME = "nnUNetTrainerVoxelocity"
+"""Of our form of nnU-Net's default trainer. That of another has the end of its name too."""
+_THEIRS = "nnUNetTrainer"
+_PROCESSES = "nnUNet_n_proc_DA"
+# Of the memory that is free when training begins; validation and export at the end need theirs.
+_SHARE_OF_MEMORY = 0.5
+_NUM_AHEAD = 3
+
+
+class VoxelocityFeed:
+    """Comes before one of nnU-Net's trainers among the bases of a class, and takes over `get_dataloaders` alone.
+
+    Loss, schedule, optimizer, checkpoints, validation and export stay nnU-Net's.
+    """
+
+    def get_dataloaders(self: Any) -> tuple[Any, Any]:
+        """The training and the validation feed, over the loaders that nnU-Net's trainer itself makes."""
+        with _no_processes():
+            augmenters = super().get_dataloaders()  # type: ignore[misc]
+        num_threads, max_bytes = cpu_budget(), int(available_memory_bytes() * _SHARE_OF_MEMORY / local_ranks())
+        feeds = []
+        for name, augmenter, share in zip(("training", "validation"), augmenters, (0.8, 0.2), strict=True):
+            loader = augmenter.data_loader
+            cases = NnunetCases(loader._data, max_bytes=int(max_bytes * share))
+            feed = NnunetFeed(
+                loader,
+                cases,
+                num_threads=num_threads,
+                num_ahead=_NUM_AHEAD,
+                device=self.device,
+            )
+            left = [type(transform).__name__ for transform in feed.chain.rest]
+            self.print_to_log_file(
+                f"Voxelocity feeds the {name} on {feed.made_on}: {count_text(num_threads, 'thread')}, up to "
+                f"{bytes_text(int(max_bytes * share))} of voxels in memory; nnU-Net's own code makes {', '.join(left)}"
+            )
+            feeds.append(feed)
+        return feeds[0], feeds[1]
+
+    def on_train_end(self: Any) -> None:
+        """Ends the threads."""
+        super().on_train_end()  # type: ignore[misc]
+        for feed in (self.dataloader_train, self.dataloader_val):
+            if isinstance(feed, NnunetFeed):
+                feed.close()
+
+
+@functools.cache
+def trainer_class(name: str) -> type:
+    """Our form of one of nnU-Net's trainers: nnUNetTrainerVoxelocity_250epochs is its nnUNetTrainer_250epochs.
+
+    Raises:
+        AttributeError: the name is not of this form, or nnU-Net has no such trainer.
+    """
+    if name.startswith(NAME):
+        import nnunetv2
+        from nnunetv2.utilities.find_class_by_name import recursive_find_python_class
+
+        package, theirs = nnunetv2.__path__[0], _THEIRS + name.removeprefix(NAME)
+        folder = os.path.join(package, "training", _THEIRS)
+        base = recursive_find_python_class(folder, theirs, f"nnunetv2.training.{_THEIRS}", package)
+        if base is not None:
+            return type(name, (VoxelocityFeed, base), {"__doc__": f"{theirs} over Voxelocity's feed."})
+    raise AttributeError(f"nnunet: there is no trainer {name}")
+
+
+@contextlib.contextmanager
+def _no_processes() -> Iterator[None]:
+    """nnU-Net makes its loaders without starting worker processes over them."""
+    before = os.environ.get(_PROCESSES)
+    os.environ[_PROCESSES] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PROCESSES]
+        else:
+            os.environ[_PROCESSES] = before

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -262,7 +263,10 @@ def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite:
         if session_plan.taken_s:
             record_more_time(folder, session_plan.saved, taken_s=session_plan.taken_s)
         return
-    command = shlex.join(without_credentials(sys.argv))
+    program, *arguments = sys.argv
+    # `python -m voxelocity`.
+    program = "voxelocity" if Path(program).parts[-2:] == ("voxelocity", "__main__.py") else program
+    command = shlex.join(without_credentials([program, *arguments]))
     begin: dict[str, Any] = {"command": command}
     if job := launcher_job():
         begin["job"] = job

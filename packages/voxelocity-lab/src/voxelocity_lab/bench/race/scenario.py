@@ -295,7 +295,12 @@ def _record(settings: RaceSettings, outcome: Outcome, machine: Mapping[str, Any]
         else (
             "The peers train with AdamW, Voxelocity with Muon, an augmentation that rises over the first epochs and, "
             "to a target, a running average of its weights. Where the task does not fix the network, the peers have "
-            "nnU-Net's and Voxelocity the one that its rules choose. --equal makes all of it the same."
+            "nnU-Net's and Voxelocity the one that its rules choose. "
+            + (
+                f"{LABELS['equal']} trains all of it as the peers do."
+                if "equal" in settings.sides
+                else "--equal makes all of it the same."
+            )
         )
     )
     page = outcome.document(

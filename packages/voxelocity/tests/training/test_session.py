@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from voxelocity.training.open_session import typed_command
 from voxelocity.training.session import Session
 from voxelocity_observe.core.clock import FakeClock
 from voxelocity_observe.core.events import EventLog, read_events
@@ -36,3 +37,15 @@ def test_a_stop_names_the_signal_that_this_process_received(received, words, sta
     assert f"stopped by {words} at step 40" in str(error)
     assert error.signal_number == status
     assert read_events(tmp_path / "events.jsonl")[-1]["signal"] == status
+
+
+@pytest.mark.parametrize(
+    ("program", "shown"),
+    [
+        ("/site-packages/voxelocity/__main__.py", "voxelocity"),
+        ("/bin/voxelocity", "/bin/voxelocity"),
+        ("mine/__main__.py", "mine/__main__.py"),
+    ],
+)
+def test_a_command_is_kept_as_it_is_typed(program, shown):
+    assert typed_command([program, "train", "my data"]) == f"{shown} train 'my data'"

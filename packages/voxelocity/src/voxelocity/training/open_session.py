@@ -263,16 +263,19 @@ def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite:
         if session_plan.taken_s:
             record_more_time(folder, session_plan.saved, taken_s=session_plan.taken_s)
         return
-    program, *arguments = sys.argv
-    # `python -m voxelocity`.
-    program = "voxelocity" if Path(program).parts[-2:] == ("voxelocity", "__main__.py") else program
-    command = shlex.join(without_credentials([program, *arguments]))
-    begin: dict[str, Any] = {"command": command}
+    begin: dict[str, Any] = {"command": typed_command(sys.argv)}
     if job := launcher_job():
         begin["job"] = job
     if session_plan.source_run is not None:
         begin["start"] = session_plan.source_run.to_plain()
     folder.write_record({**begin, **saved_run_record(session_plan.planned)})
+
+
+def typed_command(argv: Sequence[str]) -> str:
+    """The command of these arguments as a user types it, also where it ran as `python -m voxelocity`."""
+    program, *arguments = argv
+    name = "voxelocity" if Path(program).parts[-2:] == ("voxelocity", "__main__.py") else program
+    return shlex.join(without_credentials([name, *arguments]))
 
 
 def _more_time_text(session: Session, taken_s: float) -> str:

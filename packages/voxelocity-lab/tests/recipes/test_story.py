@@ -129,7 +129,7 @@ def test_a_slow_or_busy_machine_is_named_and_no_figure_is_made_up(tmp_path):
     document = story_document(slow)
     notices = " ".join(document.notices)
     assert PLAIN in notices
-    assert "--seconds 88" in notices
+    assert "--seconds 80" in notices
     assert "load average 5.0 on 2 cores" in notices
     assert document.cards[0].value == "no Dice yet"
     assert page_of(slow, tmp_path).text.count("not in 23") >= 1

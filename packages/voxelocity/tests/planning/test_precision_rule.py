@@ -196,7 +196,7 @@ def test_tf32_stays_on_with_its_gain_next_to_it():
     assert settled(None, GPU)["backend.tf32"].value is True
 
 
-@pytest.mark.parametrize(("budget_s", "limit_s"), [(0.0, 6.0), (60.0, 0.6), (600.0, 6.0)])
+@pytest.mark.parametrize(("budget_s", "limit_s"), [(0.0, 3.0), (60.0, 0.6), (600.0, 3.0)])
 def test_measuring_on_a_cpu_takes_no_more_than_a_hundredth_of_a_time_budget(budget_s, limit_s):
     timer = FakeTimer()
     settled(timer, budget_s=budget_s)

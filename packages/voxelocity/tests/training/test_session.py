@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from voxelocity.training.open_session import command_of_process
+from voxelocity.training.open_session import typed_command
 from voxelocity.training.session import Session
 from voxelocity_observe.core.clock import FakeClock
 from voxelocity_observe.core.events import EventLog, read_events
@@ -42,13 +42,16 @@ def test_a_stop_names_the_signal_that_this_process_received(received, words, sta
 @pytest.mark.parametrize(
     ("argv", "notebook", "expected"),
     [
-        (["voxelocity", "train", "my data", "--token=x"], None, "voxelocity train 'my data' '--token=***'"),
+        (["/bin/voxelocity", "train", "my data", "--token=x"], "", "/bin/voxelocity train 'my data' '--token=***'"),
+        (["/site-packages/voxelocity/__main__.py", "train"], "", "voxelocity train"),
+        (["mine/__main__.py", "train"], "", "mine/__main__.py train"),
         (["/x/ipykernel_launcher.py", "-f", "/root/kernel.json"], "/work/liver.ipynb", "liver.ipynb"),
-        (["/x/ipykernel_launcher.py", "-f", "/root/kernel.json"], None, "notebook.ipynb"),
+        (["/x/ipykernel_launcher.py", "-f", "/root/kernel.json"], "", "notebook.ipynb"),
+        ([], "", "python"),
     ],
 )
-def test_a_run_records_its_command_or_its_notebook(argv, notebook, expected, monkeypatch):
-    monkeypatch.setattr("sys.argv", argv)
+def test_a_run_records_its_command_as_it_is_typed_or_its_notebook(argv, notebook, expected, monkeypatch):
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     if notebook:
         monkeypatch.setenv("JPY_SESSION_NAME", notebook)
-    assert command_of_process() == expected
+    assert typed_command(argv) == expected

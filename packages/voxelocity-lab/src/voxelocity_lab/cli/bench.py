@@ -31,7 +31,7 @@ _Scenario = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class _BenchRequest(UserRequest):
-    """What a benchmark takes; the last five fields are for trainings to a target."""
+    """What a benchmark takes; the last eight fields are for trainings to a target."""
 
     quick: Annotated[bool, Option()] = False
     """Tiny volumes, in seconds: shows that it runs here, not how fast."""
@@ -48,12 +48,21 @@ class _BenchRequest(UserRequest):
     time_budget_s: Annotated[float, Option(flags=("--time-budget",), read=parse_duration_s, shown="")] = 0.0
     """time-to-target: compare Dice after this time, not time to a Dice."""
     sides: Annotated[str, Option()] = ""
-    """time-to-target: some of fast,plain,switched,nnunet,ours; all installed ones if not given."""
+    """time-to-target: some of fast,plain,switched,nnunet,equal,ours; all installed ones but equal if not given.
+
+    equal is our side with the peers' network and optimizer, ours has its own choices.
+    """
     equal: Annotated[bool, Option()] = False
     """time-to-target: our side trains the peers' network with their optimizer."""
+    cold: Annotated[bool, Option()] = False
+    """time-to-target: each side trains twice a round, in a home folder that is empty the first time."""
+    limit_s: Annotated[float, Option(flags=("--limit",), read=parse_duration_s, shown="8m")] = 480.0
+    """time-to-target: a training that has not reached the Dice by then ends, and counts as that long."""
+    within_s: Annotated[float, Option(flags=("--within",), read=parse_duration_s, shown="")] = 0.0
+    """time-to-target: begin no round that would end later."""
 
 
-_OF_RACES = ("task", "seeds", "time_budget_s", "sides", "equal")
+_OF_RACES = ("task", "seeds", "time_budget_s", "sides", "equal", "cold", "limit_s", "within_s")
 
 
 @options_of(_BenchRequest)
@@ -105,7 +114,14 @@ def _bench_race(console: Console, request: _BenchRequest) -> None:
 
     names, out = check_sides([name for name in request.sides.split(",") if name]), request.out
     settings = RaceSettings(
-        task=request.task, num_seeds=request.seeds, budget_s=request.time_budget_s, sides=names, is_equal=request.equal
+        task=request.task,
+        num_seeds=request.seeds,
+        budget_s=request.time_budget_s,
+        sides=names,
+        is_equal=request.equal,
+        limit_s=request.limit_s,
+        has_homes=request.cold,
+        within_s=request.within_s,
     )
     record, outcome = run_race(
         settings,
@@ -115,7 +131,10 @@ def _bench_race(console: Console, request: _BenchRequest) -> None:
         on_start=lambda side, seed: console.rule(f"{side}, seed {seed}"),
     )
     console.print(TableView(outcome.table), "")
-    console.print(section_view(comparison_section(record.comparisons[0])), highlight=False)
+    if outcome.factor_table.rows:
+        console.print(TableView(outcome.factor_table), "")
+    for comparison in record.comparisons:
+        console.print(section_view(comparison_section(comparison)), highlight=False)
     if (parity := outcome.parity()) is not None:
         console.print(accuracy_sentence(parity, outcome.sides[0][0].label, outcome.sides[-1][0].label), "")
     if out is not None:

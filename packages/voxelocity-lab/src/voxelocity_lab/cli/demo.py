@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def demo(
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for phantoms, runs and report.")] = Path("demo"),
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the phantoms and of the first training.")] = 0,
-    seconds: Annotated[float, typer.Option("--seconds", min=5.0, help="Of each script; more on slow machines.")] = 22.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=5.0, help="Of each script; more on slow machines.")] = 20.0,
     seeds: Annotated[
         int | None,
         typer.Option("--seeds", min=1, help="Race in place of the demo: trainings per side, each with its own seed."),

@@ -18,13 +18,13 @@ from voxelocity.report import LabeledRun
 from voxelocity.step import build_network
 from voxelocity_lab.bench.body import make_bodies
 from voxelocity_lab.bench.phantom import BenchFolders
-from voxelocity_lab.bench.race import rounds, scenario
+from voxelocity_lab.bench.race import rounds, scenario, sides
 from voxelocity_lab.bench.race.job import LIMITS, script_job
 from voxelocity_lab.bench.race.nnunet_script import mirror_axes
-from voxelocity_lab.bench.race.rounds import Outcome, judge, run_rounds
+from voxelocity_lab.bench.race.rounds import Outcome, bootstrap_interval, judge, run_rounds
 from voxelocity_lab.bench.race.scenario import TASKS, RaceSettings, RaceTask, check_sides, run_race
 from voxelocity_lab.bench.race.sides import LABELS, Race, own_keys, with_our_imports
-from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.errors import InputError, VoxelocityError
 
 SMALL = {
     "data.prepare.spacing_mm": [6.0, 6.0, 6.0],
@@ -230,7 +230,7 @@ def test_nnunet_mirrors_the_axes_that_the_job_flips():
     [
         (
             lambda: check_sides(["slow", "ours"]),
-            "unknown side 'slow'; choose among fast, plain, switched, nnunet, ours",
+            "unknown side 'slow'; choose among fast, plain, switched, nnunet, equal, ours",
         ),
         (lambda: check_sides(["fast"]), "a race needs 'ours' and another side; add it"),
         (
@@ -272,3 +272,85 @@ def test_a_page_of_few_seeds_says_how_to_repeat_it_with_more(race):
     outcome = Outcome(race=race, sides=((run("peer", 60.0),), (run("ours", 50.0),)), seeds=(0,))
     page = outcome.document(title="a race", summary="", command="voxelocity bench x --seeds 1 --equal")
     assert page.notices[0].endswith("With more seeds: voxelocity bench x --equal --seeds 3")
+
+
+def planted_rounds(race, monkeypatch, seconds, **options):
+    """Rounds whose trainings reach the target after these seconds, by side and by home; an error is raised."""
+    monkeypatch.setattr(rounds, "_NUM_RESAMPLES", 200)
+    kept, trained = [], []
+
+    def train(name, race, seed):
+        trained.append((name, seed, race.home is not None and race.home.exists()))
+        if race.home is not None:
+            race.home.mkdir(parents=True, exist_ok=True)
+        value = seconds[name].pop(0)
+        if isinstance(value, BaseException):
+            raise value
+        return run(LABELS[name], value)
+
+    monkeypatch.setattr(rounds, "train_side", train)
+    names = tuple(seconds)
+    call = {"on_start": lambda side, seed: None, "on_outcome": kept.append, **options}
+    return kept, trained, lambda seeds: run_rounds(race, names, seeds, **call)
+
+
+def test_a_training_that_fails_loses_neither_the_other_sides_nor_the_other_rounds(race, monkeypatch):
+    seconds = {"fast": [30.0, VoxelocityError("no memory"), 40.0], "equal": [15.0, 9.0, 20.0], "ours": [10.0, 9.0, 8.0]}
+    _, _, start = planted_rounds(race, monkeypatch, seconds)
+    outcome = start((0, 1, 2))
+    assert outcome.failures == {(LABELS["fast"], 1): "no memory"}
+    fast, equal, ours = outcome.sides
+    assert outcome.factors(ours, fast) == [3.0, 5.0]
+    assert outcome.factors(equal, fast) == [2.0, 2.0]
+    assert [figure.values for figure in outcome.comparison("x").figures] == [(10.0, 8.0), (30.0, 40.0), (15.0, 20.0)]
+    page = outcome.document(title="t", summary="s", command="c --seeds 3")
+    assert any("seed 1, has no figures: no memory" in notice for notice in page.notices)
+    rows = {(row[0], row[1]): row[3] for row in outcome.factor_table.rows}
+    assert rows == {(LABELS["equal"], LABELS["fast"]): "2.00", (LABELS["ours"], LABELS["fast"]): "4.00"}
+    assert json.loads(json.dumps(outcome.to_plain()))["failures"] == [[LABELS["fast"], 1, "no memory"]]
+    _, _, start = planted_rounds(race, monkeypatch, {"fast": [VoxelocityError("no memory")], "ours": [1.0]})
+    with pytest.raises(VoxelocityError, match=r"no training of .* succeeded: no memory"):
+        start((0,))
+
+
+def test_ctrl_c_in_a_round_keeps_what_was_measured(race, monkeypatch):
+    kept, _, start = planted_rounds(race, monkeypatch, {"fast": [30.0, KeyboardInterrupt()], "ours": [10.0, 15.0]})
+    with pytest.raises(KeyboardInterrupt):
+        start((0, 1))
+    outcome = kept[-1]
+    # The second round is begun by ours.
+    assert [[training.seconds_to_target for training in side] for side in outcome.sides] == [[30.0, None], [10.0, 15.0]]
+    assert outcome.failures == {(LABELS["fast"], 1): "stopped by Ctrl-C"}
+    assert outcome.factors(outcome.sides[1], outcome.sides[0]) == [3.0]
+
+
+def test_homes_are_empty_the_first_time_of_each_round_and_kept_the_second_time(race, monkeypatch):
+    seconds = {"fast": [30.0, 28.0, 30.0, 28.0], "ours": [15.0, 7.0, 15.0, 7.0]}
+    _, trained, start = planted_rounds(race, monkeypatch, seconds, has_homes=True)
+    outcome = start((0, 1))
+    assert [has_home for _, _, has_home in trained] == [False, True] * 4
+    assert outcome.factors(outcome.sides[1], outcome.sides[0]) == [4.0, 4.0]
+    assert outcome.cold.factors(outcome.cold.sides[1], outcome.cold.sides[0]) == [2.0, 2.0]
+    assert [row[2:4] for row in outcome.factor_table.rows] == [["empty", "2.00"], ["kept", "4.00"]]
+    assert outcome.to_plain()["cold"]["seconds_to_target"][LABELS["ours"]] == [15.0, 15.0]
+
+
+def test_no_round_begins_that_would_end_too_late(race, monkeypatch):
+    _, _, start = planted_rounds(race, monkeypatch, {"fast": [30.0] * 9, "ours": [10.0] * 9}, within_s=0.0)
+    assert start((0, 1, 2)).seeds == (0,)
+
+
+def test_programs_of_another_home_find_nothing_that_was_kept_elsewhere(tmp_path, monkeypatch):
+    for name in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "MPLCONFIGDIR"):
+        monkeypatch.setenv(name, "/elsewhere")
+    environ = sides._environ(tmp_path / "home")
+    assert "/elsewhere" not in environ.values()
+    assert environ["HOME"] == str(tmp_path / "home")
+    assert Path(environ["TMPDIR"]).is_dir()
+
+
+def test_the_interval_of_a_median_holds_it_and_widens_with_the_spread():
+    assert bootstrap_interval([2.0]) is None
+    assert bootstrap_interval([2.0, 2.0, 2.0]) == (2.0, 2.0)
+    low, high = bootstrap_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert 1.0 <= low < 3.0 < high <= 5.0

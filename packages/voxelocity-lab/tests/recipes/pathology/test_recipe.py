@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import math
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +20,10 @@ from shared.recipe_call import call_of
 from voxelocity_lab.recipes.division import Division, Part
 from voxelocity_lab.recipes.pathology import recipe
 from voxelocity_lab.recipes.pathology.baselines import Baselines, find_spots
-from voxelocity_lab.recipes.pathology.dataset import OpenPieces, find_pieces, identify
+from voxelocity_lab.recipes.pathology.dataset import OpenPieces, Piece, find_pieces, identify
 from voxelocity_lab.recipes.pathology.heatmap import HeatMap, _turned, _turned_back, merged, predict_slide, write_heat
 from voxelocity_lab.recipes.pathology.model import PatchNet, find_models, load_patches
-from voxelocity_lab.recipes.pathology.page import SlidePicture, _pictures
+from voxelocity_lab.recipes.pathology.page import PieceScore, SlidePicture, _pictures, _table
 from voxelocity_lab.recipes.pathology.patches import PatchBatches, Positions, any_within
 from voxelocity_lab.recipes.pathology.score import patches_of, roc_auc
 from voxelocity_lab.recipes.pathology.settings import settings
@@ -460,12 +462,29 @@ def test_only_lesions_of_the_pieces_that_were_predicted_are_to_be_found(tmp_path
         hot[8, 8] = 0.9
         maps[piece.slide] = [(piece, HeatMap(probability=hot, step=32.0, box=opened.box(piece), num_seen=400))]
     (tmp_path / "run").mkdir()
-    found, _, listed, _ = recipe._write(tmp_path / "run", tmp_path, config(), opened, maps, is_darker=True)
+    found, _, listed, _ = recipe._write(tmp_path / "run", tmp_path, config(), opened, maps, is_darker=True, shown={})
     assert [(slide.hits, slide.false) for slide in found] == [(pytest.approx((0.9,)), ())] * 2
     assert [name for name, _ in listed] == ["one/slide.tiff", "two/slide.tiff"]
     assert sorted(path.name for path in (tmp_path / "run" / "heat").iterdir()) == [
         "one_slide.tiff.tiff", "two_slide.tiff.tiff",
     ]  # fmt: skip
+
+
+def test_the_worst_slides_are_pictured_first_and_unscored_ones_last():
+    def piece(name, slide):
+        return Piece(name=name, slide=Path(slide), annotation=None, box=None, fold=0)
+
+    maps = {
+        Path(slide): [(piece(name, slide), None) for name in names]
+        for slide, names in (("new", ["n"]), ("good", ["g"]), ("mixed", ["m", "w"]), ("flat", ["f"]))
+    }
+    aucs = {"g": 0.9, "m": 0.95, "w": 0.4, "f": math.nan}
+    scores = [
+        PieceScore(name=name, num_patches=1, patch_auc=0.5, square_auc=auc, tumor_share=0.5)
+        for name, auc in aucs.items()
+    ]
+    assert [path.name for path in recipe._worst(maps, scores)] == ["mixed", "good", "new", "flat"]
+    assert [row[0] for row in _table(scores).rows] == ["w", "g", "m", "f"]
 
 
 def test_the_truth_of_a_slide_can_be_shown_wherever_it_stands():

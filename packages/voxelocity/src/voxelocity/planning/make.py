@@ -169,7 +169,7 @@ def make_plan(
     """The plan for these cases on this machine, each value with its reason. Reads headers and a few cases.
 
     Trains a few steps on random patches if that decides a choice and has not been measured on this machine before (on a
-    CPU at most six seconds and 1 % of a time budget, on a GPU half a second; `planner.measure=never` skips it).
+    CPU at most three seconds and 1 % of a time budget, on a GPU half a second; `planner.measure=never` skips it).
 
     Args:
         cases: what `voxelocity.open` returned.

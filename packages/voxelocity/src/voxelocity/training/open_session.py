@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -255,13 +256,6 @@ def _show_beginning(session_plan: SessionPlan, folder: RunFolder, console: Conso
         console.print(plan_summary(session_plan.planned.to_record()))
 
 
-def command_of_process() -> str:
-    """What was started, without credentials; in the kernel of a notebook the notebook, which Jupyter may name."""
-    if sys.argv and os.path.basename(sys.argv[0]) == "ipykernel_launcher.py":
-        return shlex.quote(os.path.basename(os.environ.get("JPY_SESSION_NAME", "notebook.ipynb")))
-    return shlex.join(without_credentials(sys.argv))
-
-
 def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite: bool) -> None:
     """Marks the folder as holding this run."""
     if overwrite:
@@ -271,12 +265,24 @@ def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite:
         if session_plan.taken_s:
             record_more_time(folder, session_plan.saved, taken_s=session_plan.taken_s)
         return
-    begin: dict[str, Any] = {"command": command_of_process()}
+    begin: dict[str, Any] = {"command": typed_command(sys.argv)}
     if job := launcher_job():
         begin["job"] = job
     if session_plan.source_run is not None:
         begin["start"] = session_plan.source_run.to_plain()
     folder.write_record({**begin, **saved_run_record(session_plan.planned)})
+
+
+def typed_command(argv: Sequence[str]) -> str:
+    """The command of these arguments as a user types it, without credentials, also if `python -m voxelocity` ran it.
+
+    In the kernel of a notebook it is the notebook, which Jupyter may name.
+    """
+    program, *arguments = argv or ("python",)
+    if os.path.basename(program) == "ipykernel_launcher.py":
+        return shlex.quote(os.path.basename(os.environ.get("JPY_SESSION_NAME", "notebook.ipynb")))
+    name = "voxelocity" if Path(program).parts[-2:] == ("voxelocity", "__main__.py") else program
+    return shlex.join(without_credentials([name, *arguments]))
 
 
 def _more_time_text(session: Session, taken_s: float) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import shutil
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from voxelocity.core.records import CaseScore
@@ -30,13 +33,21 @@ from voxelocity.report import (
 from voxelocity.step import build_network
 from voxelocity.training.scoring import score_cases
 from voxelocity_lab.bench.comparison import Comparison, Figure
-from voxelocity_lab.bench.race.sides import LABELS, Race, SideName, train_side, weights_of
+from voxelocity_lab.bench.race.sides import LABELS, OWN_LABELS, Race, SideName, train_side, weights_of
+from voxelocity_observe.core.clock import Stopwatch
+from voxelocity_observe.core.errors import VoxelocityError
 from voxelocity_observe.core.quantities import NOT_AVAILABLE, duration_text
 from voxelocity_observe.core.whole_file import write_whole
 from voxelocity_observe.document import write_page
-from voxelocity_observe.document.blocks import Document, Section, Table, Text
+from voxelocity_observe.document.blocks import Block, Document, Section, Table, Text
 
 _FEW_SEEDS = 3
+_NUM_RESAMPLES = 10_000
+_HOMES = (
+    "Each round, every side trained twice in a home folder of its own: first in an empty one, where nothing is "
+    "compiled or measured yet, then in the same again. Times below are the first ones, all others on this page the "
+    "second ones."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +59,16 @@ class Outcome:
         sides: by side, the first to be beaten, the last Voxelocity.
         seeds: of the trainings.
         scores: of the held-out cases, by side and seed; empty where a target ends the trainings.
+        failures: why a training has no figures, by label and seed.
+        cold: the same trainings right before these ones, each in a home folder that was empty; None without them.
     """
 
     race: Race
     sides: tuple[tuple[LabeledRun, ...], ...]
     seeds: tuple[int, ...]
     scores: tuple[tuple[tuple[CaseScore, ...], ...], ...] = ()
+    failures: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    cold: Outcome | None = None
 
     @property
     def runs(self) -> tuple[LabeledRun, ...]:
@@ -62,7 +77,7 @@ class Outcome:
 
     def parity(self, side: int = 0) -> Parity | None:
         """Dice of Voxelocity and of another side, paired by seed, or by case where there is one seed."""
-        if not self.scores or any(run.unlearned for run in (*self.sides[side], *self.sides[-1])):
+        if not self.scores or self.failures or any(run.unlearned for run in (*self.sides[side], *self.sides[-1])):
             return None
         return paired_trainings(self.scores[side], self.scores[-1])
 
@@ -95,7 +110,52 @@ class Outcome:
             "final_dice": {side[0].label: [run.final_dice for run in side] for side in self.sides},
             "trainings": {side[0].label: [_training(run) for run in side] for side in self.sides},
             "ours_higher_by": {side[0].label: _gain(self.parity(n)) for n, side in enumerate(self.sides[:-1])},
+            "times_faster": [
+                {"ours": own[0].label, "peer": peer[0].label, **_factor(self.factors(own, peer))}
+                for own, peer in self._pairs()
+            ],
+            "failures": [[*where, why] for where, why in self.failures.items()],
+            **({"cold": self.cold.to_plain()} if self.cold else {}),
         }
+
+    def factors(self, own: Sequence[LabeledRun], peer: Sequence[LabeledRun]) -> list[float]:
+        """How many times sooner `own` reached the target, by round in which neither failed.
+
+        A peer that did not reach it counts with the limit, so that the factor is too small. Rounds in which ours did
+        not reach it, either, are left out; where only ours did not, ours counts with the limit.
+        """
+        found = []
+        for mine, theirs, seed in zip(own, peer, self.seeds, strict=True):
+            if self._has_failed(mine, seed) or self._has_failed(theirs, seed):
+                continue
+            seconds = [run.seconds_to_target for run in (theirs, mine)]
+            if any(value is not None for value in seconds):
+                top, bottom = (self.race.limit_s if value is None else value for value in seconds)
+                found.append(top / bottom)
+        return found
+
+    def _pairs(self) -> Iterator[tuple[Sequence[LabeledRun], Sequence[LabeledRun]]]:
+        """Sides of Voxelocity with each peer, where a target ends the trainings."""
+        own = [side for side in self.sides if side[0].label in OWN_LABELS]
+        if self.race.target_dice:
+            yield from ((mine, peer) for mine in own for peer in self.sides if peer[0].label not in OWN_LABELS)
+
+    def _has_failed(self, run: LabeledRun, seed: int) -> bool:
+        return (run.label, seed) in self.failures
+
+    @property
+    def factor_table(self) -> Table:
+        """How many times sooner sides of Voxelocity reached the target than the peers."""
+        rows = []
+        for outcome, home in ((self.cold, "empty"), (self, "kept" if self.cold else "the user's")):
+            for own, peer in outcome._pairs() if outcome else ():
+                factors = outcome.factors(own, peer) if outcome else []
+                low, high = bootstrap_interval(factors) or (None, None)
+                times = f"{statistics.median(factors):.2f}" if factors else NOT_AVAILABLE
+                interval = NOT_AVAILABLE if low is None else f"{low:.2f} to {high:.2f}"
+                rows.append([own[0].label, peer[0].label, home, times, f"{interval}, n = {len(factors)}"])
+        caption = "Times sooner at the target, median of the rounds"
+        return Table(caption=caption, heads=["", "than", "home", "times", "95 % interval"], rows=rows)
 
     def comparison(self, words: str) -> Comparison | None:
         """The same for a benchmark's record, ours first; a target that was not reached counts as the limit.
@@ -105,8 +165,13 @@ class Outcome:
         if not self.race.target_dice and any(run.unlearned for side in self.sides for run in side):
             return None
         target, limit_s = self.race.target_dice, self.race.limit_s
+        # Figures are paired by round.
+        whole = [n for n, seed in enumerate(self.seeds) if not any(self._has_failed(s[n], seed) for s in self.sides)]
+        if not whole:
+            return None
         figures = []
-        for side in (self.sides[-1], *self.sides[:-1]):
+        for every in (self.sides[-1], *self.sides[:-1]):
+            side = [every[number] for number in whole]
             found = [run.seconds_to_target if target else run.final_dice for run in side]
             missed = sum(value is None for value in found)
             assert target or not missed, "judged"
@@ -125,13 +190,22 @@ class Outcome:
             f"With more seeds: {more}"
         )
         hint = "The other figures on this page are medians over the seeds; curves are those of the first seed."
+        failed = [f"{label}, seed {seed}, has no figures: {why}" for (label, seed), why in self.failures.items()]
+        tables: list[Block] = [self.table, Text(text=hint, is_hint=True)]
+        if self.cold:
+            cold = replace(self.cold.table, caption=f"{self.cold.table.caption}, each in an empty home folder")
+            tables = [self.table, Text(text=f"{hint} {_HOMES}", is_hint=True), cold]
+        factors = self.factor_table.rows
         document = comparison_document(
             self.runs,
             title,
             target_dice=self.race.target_dice or None,
             parity=self.parity(),
-            notices=[*unlearned_notices(self.runs), *([few] if len(self.seeds) < _FEW_SEEDS else [])],
-            sections=[Section(title="Every seed", blocks=[self.table, Text(text=hint, is_hint=True)])],
+            notices=[*failed, *unlearned_notices(self.runs), *([few] if len(self.seeds) < _FEW_SEEDS else [])],
+            sections=[
+                *([Section(title="How many times sooner", blocks=[self.factor_table])] if factors else []),
+                Section(title="Every seed", blocks=tables),
+            ],
             summary=summary,
         )
         return with_command(document, command)
@@ -151,38 +225,123 @@ def run_rounds(
     *,
     on_start: Callable[[str, int], None],
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+    has_homes: bool = False,
+    within_s: float = math.inf,
 ) -> Outcome:
     """Trains every side, ours named last, with every seed, one round each.
 
-    `on_start` is called with the side and the seed before each training, `on_outcome` with the results so far after
-    each round.
+    A training that fails has no figures, and the others go on. Ctrl-C ends the round; `on_outcome` then gets it, too.
+
+    Args:
+        race: what all sides are to do.
+        names: of the sides.
+        seeds: one a round.
+        on_start: called with the side and the seed before each training.
+        on_outcome: called with the results so far after each round.
+        has_homes: whether each side trains twice a round in a home folder of its own, which is empty the first time.
+        within_s: no round begins that would end later, if it took as long as the longest one so far.
 
     Raises:
-        VoxelocityError: a training failed.
+        VoxelocityError: every training of a side failed.
     """
     assert names[-1] == "ours", "comparisons and pages name ours last"
-    found: dict[SideName, list[LabeledRun]] = {name: [] for name in names}
-    scores: dict[SideName, list[tuple[CaseScore, ...]]] = {name: [] for name in names}
-    outcome: Outcome | None = None
+    rounds, watch, longest_s = _Rounds(race, names, has_homes=has_homes, on_start=on_start), Stopwatch(), 0.0
     for turn, seed in enumerate(seeds):
-        first = turn % len(names)
-        for name in (*names[first:], *names[:first]):
-            on_start(LABELS[name], seed)
-            run = train_side(name, race, seed=seed)
-            if race.target_dice == 0.0:
-                scores[name].append(judge(race.planned, weights_of(name, race)))
-                mean_dice = None if run.unlearned else summarize(scores[name][-1]).mean_dice
-                run = replace(run, final_dice=mean_dice)
-            found[name].append(run)
-        outcome = Outcome(
-            race=race,
-            sides=tuple(tuple(runs) for runs in found.values()),
-            seeds=tuple(seeds[: turn + 1]),
-            scores=() if race.target_dice else tuple(tuple(judged) for judged in scores.values()),
-        )
-        on_outcome(outcome)
-    assert outcome is not None, "a seed"
+        began_s = watch.elapsed_s
+        if turn and began_s + longest_s > within_s:
+            break
+        try:
+            rounds.run(turn, seed)
+        except KeyboardInterrupt:
+            if rounds.has_some:
+                on_outcome(rounds.outcome(why_missing="stopped by Ctrl-C"))
+            raise
+        longest_s = max(longest_s, watch.elapsed_s - began_s)
+        on_outcome(rounds.outcome())
+    outcome = rounds.outcome()
+    for number, name in enumerate(names):
+        failures = [outcome.failures.get((LABELS[name], seed)) for seed in outcome.seeds]
+        if all(failures):
+            raise VoxelocityError(f"bench: no training of {outcome.sides[number][0].label} succeeded: {failures[0]}")
     return outcome
+
+
+class _Rounds:
+    """Trainings so far, by whether their home folder was empty, side and seed; a failed one has its reason."""
+
+    def __init__(
+        self, race: Race, names: Sequence[SideName], *, has_homes: bool, on_start: Callable[[str, int], None]
+    ) -> None:
+        self.race, self.names, self.on_start = race, names, on_start
+        self.passes = (True, False) if has_homes else (False,)
+        self.has_homes = has_homes
+        self.seeds: list[int] = []
+        self.found: dict[tuple[bool, SideName, int], LabeledRun | str] = {}
+        self.scores: dict[tuple[bool, SideName, int], tuple[CaseScore, ...]] = {}
+
+    @property
+    def has_some(self) -> bool:
+        return bool(self.found)
+
+    def run(self, turn: int, seed: int) -> None:
+        """One round; the side that begins it is another one each time."""
+        self.seeds.append(seed)
+        first = turn % len(self.names)
+        for name in (*self.names[first:], *self.names[:first]):
+            race = replace(self.race, home=self.race.out / "home" / name) if self.has_homes else self.race
+            for is_cold in self.passes:
+                if is_cold and race.home is not None:
+                    shutil.rmtree(race.home, ignore_errors=True)
+                home = (", empty home" if is_cold else ", the same home again") if self.has_homes else ""
+                self.on_start(f"{LABELS[name]}{home}", seed)
+                try:
+                    self._train(race, (is_cold, name, seed))
+                except VoxelocityError as error:
+                    self.found[is_cold, name, seed] = str(error)
+
+    def _train(self, race: Race, key: tuple[bool, SideName, int]) -> None:
+        _, name, seed = key
+        run = train_side(name, race, seed=seed)
+        if race.target_dice == 0.0:
+            self.scores[key] = judge(race.planned, weights_of(name, race))
+            run = replace(run, final_dice=None if run.unlearned else summarize(self.scores[key]).mean_dice)
+        self.found[key] = run
+
+    def outcome(self, *, why_missing: str = "") -> Outcome:
+        """All so far; the rest of a round that was stopped is missing for a reason."""
+        cold = self._of(True, why_missing) if self.has_homes else None
+        return replace(self._of(False, why_missing), cold=cold)
+
+    def _of(self, is_cold: bool, why_missing: str) -> Outcome:
+        found = {
+            (name, seed): self.found.get((is_cold, name, seed), why_missing)
+            for name in self.names
+            for seed in self.seeds
+        }
+        # What failed has a label and nothing else.
+        runs = {
+            (name, seed): LabeledRun(label=LABELS[name]) if isinstance(run, str) else run
+            for (name, seed), run in found.items()
+        }
+        return Outcome(
+            race=self.race,
+            sides=tuple(tuple(runs[name, seed] for seed in self.seeds) for name in self.names),
+            seeds=tuple(self.seeds),
+            scores=()
+            if self.race.target_dice
+            else tuple(tuple(self.scores.get((is_cold, name, s), ()) for s in self.seeds) for name in self.names),
+            failures={(LABELS[name], seed): run for (name, seed), run in found.items() if isinstance(run, str)},
+        )
+
+
+def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % percentile interval of the median, by resampling the values; None for fewer than two."""
+    if len(values) < 2:
+        return None
+    numbers = np.random.default_rng(0)
+    medians = np.median(numbers.choice(values, size=(_NUM_RESAMPLES, len(values))), axis=1)
+    low, high = np.percentile(medians, (2.5, 97.5))
+    return float(low), float(high)
 
 
 def judge(planned: Planned, weights: Path) -> tuple[CaseScore, ...]:
@@ -246,6 +405,12 @@ def _training(run: LabeledRun) -> dict[str, Any]:
         "stages": {stage.name: stage.seconds for stage in run.stages},
         "dice_history": [list(point) for point in run.dice_history],
     }
+
+
+def _factor(factors: Sequence[float]) -> dict[str, Any]:
+    low, high = bootstrap_interval(factors) or (None, None)
+    median = statistics.median(factors) if factors else None
+    return {"median": median, "low": low, "high": high, "n": len(factors), "rounds": list(factors)}
 
 
 def _gain(parity: Parity | None) -> dict[str, Any] | None:

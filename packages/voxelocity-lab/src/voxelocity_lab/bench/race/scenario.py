@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,7 +18,7 @@ from voxelocity.data.decode import read_case
 from voxelocity.data.decode.write import write_scan
 from voxelocity.data.source import open_cases
 from voxelocity_lab.bench import body
-from voxelocity_lab.bench.comparison import Record
+from voxelocity_lab.bench.comparison import Comparison, Record
 from voxelocity_lab.bench.peers import versions
 from voxelocity_lab.bench.phantom import SIX_ORGANS, BenchFolders, list_cases, phantom_table, real_data, work_folder
 from voxelocity_lab.bench.race.job import LIMITS, PEER_KEYS
@@ -28,7 +29,7 @@ from voxelocity_observe.core.errors import InputError, did_you_mean
 from voxelocity_observe.core.quantities import duration_text
 
 NAME = "time-to-target"
-_SIDES: tuple[SideName, ...] = ("fast", "plain", "switched", "nnunet", "ours")
+_SIDES: tuple[SideName, ...] = ("fast", "plain", "switched", "nnunet", "equal", "ours")
 # A training that has not reached its target by then is not going to; below the budget at which networks get wider.
 _LIMIT_S = 480.0
 _ORGANS = ("Brainstem", "SpinalCord", "Mandible")
@@ -166,6 +167,8 @@ class RaceSettings:
     Attributes:
         budget_s: of each training; 0 trains to the target of the task.
         is_equal: whether ours trains the peers' network with their optimizer.
+        limit_s: seconds after which a training to the target ends.
+        has_homes, within_s: as in `run_rounds`; 0 sets no limit.
     """
 
     task: str
@@ -173,20 +176,25 @@ class RaceSettings:
     budget_s: float = 0.0
     sides: tuple[SideName, ...] = field(default_factory=lambda: check_sides(()))
     is_equal: bool = False
+    limit_s: float = _LIMIT_S
+    has_homes: bool = False
+    within_s: float = 0.0
 
     @property
     def name(self) -> str:
         """Of files."""
         budget = f"_{duration_text(self.budget_s).replace(' ', '')}" if self.budget_s else ""
-        return f"{self.task}{budget}{'_equal' if self.is_equal else ''}"
+        return f"{self.task}{budget}{'_equal' if self.is_equal else ''}{'_cold_warm' if self.has_homes else ''}"
 
     @property
     def command(self) -> str:
         """That repeats it."""
         budget = f" --time-budget {self.budget_s:g}s" if self.budget_s else ""
-        equal = " --equal" if self.is_equal else ""
+        limit = f" --limit {self.limit_s:g}s" if self.limit_s != _LIMIT_S else ""
+        within = f" --within {self.within_s:g}s" if self.within_s else ""
+        flags = f"{' --equal' if self.is_equal else ''}{' --cold' if self.has_homes else ''}{limit}{within}"
         sides = f"--sides {','.join(self.sides)}"
-        return f"voxelocity bench {NAME} --task {self.task}{budget} {sides} --seeds {self.num_seeds}{equal}"
+        return f"voxelocity bench {NAME} --task {self.task}{budget} {sides} --seeds {self.num_seeds}{flags}"
 
 
 def run_race(
@@ -224,7 +232,15 @@ def run_race(
             if out is not None:
                 records[0].write(out)
 
-        outcome = run_rounds(race, settings.sides, range(settings.num_seeds), on_start=on_start, on_outcome=keep)
+        outcome = run_rounds(
+            race,
+            settings.sides,
+            range(settings.num_seeds),
+            on_start=on_start,
+            on_outcome=keep,
+            has_homes=settings.has_homes,
+            within_s=settings.within_s or math.inf,
+        )
     return records[0], outcome
 
 
@@ -232,7 +248,7 @@ def make_race(settings: RaceSettings, dataset: Path, *, out: Path, keys: Mapping
     """What all sides are to do on the data of a task; each leaves its files in `out`. `keys` are as in `run_race`."""
     task, own = TASKS[settings.task], keys or {}
     target_dice = 0.0 if settings.budget_s else task.target_dice
-    limit_s = settings.budget_s or _LIMIT_S
+    limit_s = settings.budget_s or settings.limit_s
     shared = {**LIMITS, "train.target_dice": target_dice, **task.keys, **own}
     peer_keys = {key: value for key, value in task.peer_keys.items() if key not in own}
     return plan_race(
@@ -261,7 +277,13 @@ def check_sides(names: Sequence[str]) -> tuple[SideName, ...]:
         raise InputError("bench: the side 'nnunet' needs nnU-Net; install it with pip install nnunetv2")
     if names and ("ours" not in names or len(names) < 2):
         raise InputError("bench: a race needs 'ours' and another side; add it")
-    return tuple(name for name in _SIDES if (name in names if names else name != "nnunet" or has_nnunet))
+    usual = [name for name in _SIDES if name != "equal" and (name != "nnunet" or has_nnunet)]
+    return tuple(name for name in _SIDES if name in (names or usual))
+
+
+def _comparisons(outcome: Outcome, words: str) -> list[Comparison | None]:
+    cold = [outcome.cold.comparison(f"{words}, in an empty home folder")] if outcome.cold else []
+    return [outcome.comparison(words), *cold]
 
 
 def _record(settings: RaceSettings, outcome: Outcome, machine: Mapping[str, Any]) -> Record:
@@ -273,7 +295,12 @@ def _record(settings: RaceSettings, outcome: Outcome, machine: Mapping[str, Any]
         else (
             "The peers train with AdamW, Voxelocity with Muon, an augmentation that rises over the first epochs and, "
             "to a target, a running average of its weights. Where the task does not fix the network, the peers have "
-            "nnU-Net's and Voxelocity the one that its rules choose. --equal makes all of it the same."
+            "nnU-Net's and Voxelocity the one that its rules choose. "
+            + (
+                f"{LABELS['equal']} trains all of it as the peers do."
+                if "equal" in settings.sides
+                else "--equal makes all of it the same."
+            )
         )
     )
     page = outcome.document(
@@ -293,7 +320,7 @@ def _record(settings: RaceSettings, outcome: Outcome, machine: Mapping[str, Any]
         command=settings.command,
         environment=machine,
         settings=asdict(settings),
-        comparisons=tuple(comparison for comparison in [outcome.comparison(task.words)] if comparison is not None),
+        comparisons=tuple(comparison for comparison in _comparisons(outcome, task.words) if comparison is not None),
         details=outcome.to_plain() | {"plan": plan},
         page=page,
     )

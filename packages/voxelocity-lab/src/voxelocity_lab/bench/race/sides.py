@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,20 +20,25 @@ from voxelocity.data.source import open_cases
 from voxelocity.planning import Planned, make_plan
 from voxelocity.report import LabeledRun, label_run, read_run
 from voxelocity_lab.bench.race.job import Recipe, script_job
-from voxelocity_observe.core.environment import environment
+from voxelocity_observe.core.environment import environment, python_path
 from voxelocity_observe.core.errors import VoxelocityError
 from voxelocity_observe.core.time_parts import TimeShare
 from voxelocity_observe.spans import phase
 
-SideName = Literal["fast", "plain", "switched", "nnunet", "ours"]
+SideName = Literal["fast", "plain", "switched", "nnunet", "equal", "ours"]
 
 LABELS: dict[SideName, str] = {
     "fast": "MONAI, fast recipe",
     "plain": "MONAI, plain script",
     "switched": "MONAI, fast recipe, imports from Voxelocity",
     "nnunet": "nnU-Net's trainer",
+    "equal": "Voxelocity, the peers' network",
     "ours": "Voxelocity",
 }
+_OWN: tuple[SideName, ...] = ("equal", "ours")
+OWN_LABELS = frozenset(LABELS[side] for side in _OWN)
+# Variables that place what programs keep from run to run outside of the home folder.
+_KEPT = frozenset(("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR", "TORCH_HOME"))
 _SCRIPT = Path(__file__).with_name("monai_script.py")
 _NNUNET_SCRIPT = Path(__file__).with_name("nnunet_script.py")
 _MONAIS = "from monai.data import CacheDataset, DataLoader, Dataset, MetaTensor, ThreadDataLoader\n"
@@ -54,6 +60,8 @@ class Race:
         limit_s: seconds after which a training ends without the target; without a target its whole budget.
         epochs_per_validation: of every side, where there is a target.
         keys: of the plan that `voxelocity train` is given.
+        equal_keys: of the plan with which it trains the peers' network with their optimizer, for the side "equal".
+        home: a home folder for all processes, with everything that programs keep from run to run; None is the user's.
     """
 
     dataset: Path
@@ -63,6 +71,8 @@ class Race:
     limit_s: float
     epochs_per_validation: int = 2
     keys: Mapping[str, Any] = field(default_factory=dict)
+    equal_keys: Mapping[str, Any] = field(default_factory=dict)
+    home: Path | None = None
 
 
 def plan_race(
@@ -76,7 +86,10 @@ def plan_race(
     epochs_per_validation: int = 2,
     **options: Any,
 ) -> Race:
-    """A race whose peers' plan has these `overrides`, and ours these `keys`; `options` are others of `make_plan`."""
+    """A race whose peers' plan has these `overrides`, and ours these `keys`; `options` are others of `make_plan`.
+
+    The side "equal" has the overrides, too.
+    """
     return Race(
         dataset=dataset,
         # Step times of this plan are kept apart: `voxelocity train` must not find them already measured.
@@ -86,6 +99,7 @@ def plan_race(
         limit_s=limit_s,
         epochs_per_validation=epochs_per_validation,
         keys=keys,
+        equal_keys=overrides,
     )
 
 
@@ -96,12 +110,12 @@ def train_side(side: SideName, race: Race, *, seed: int) -> LabeledRun:
         VoxelocityError: the training failed; its own message is in the terminal.
     """
     with phase(LABELS[side], color="silver"):
-        return _ours(race, seed) if side == "ours" else _script(side, race, seed)
+        return _ours(side, race, seed) if side in _OWN else _script(side, race, seed)
 
 
 def weights_of(side: SideName, race: Race) -> Path:
     """Where the last training of a side left its weights; of nnU-Net, its predictions of the held-out cases."""
-    return race.out / (side if side in ("ours", "nnunet") else f"{side}.pt")
+    return race.out / (side if side in (*_OWN, "nnunet") else f"{side}.pt")
 
 
 def with_our_imports(script: str) -> str:
@@ -130,6 +144,7 @@ def _script(side: SideName, race: Race, seed: int) -> LabeledRun:
     _call(
         *(files[".py"], files[".job.json"], "--out", files[".json"]),
         *("--predictions" if side == "nnunet" else "--weights", result, "--began", f"{began_unix_s:.3f}"),
+        home=race.home,
     )
     return _labeled(json.loads(files[".json"].read_text()), side)
 
@@ -179,19 +194,21 @@ def _ways(side: SideName, settings: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _ours(race: Race, seed: int) -> LabeledRun:
-    folder, config, cache = race.out / "ours", race.out / "ours.yaml", race.out / "cache"
+def _ours(side: SideName, race: Race, seed: int) -> LabeledRun:
+    folder, config, cache = race.out / side, race.out / f"{side}.yaml", race.out / "cache"
+    keys = own_keys(replace(race, keys=race.equal_keys) if side == "equal" else race)
     # The first run of a new user pays for filling the cache; so does this one.
     shutil.rmtree(cache, ignore_errors=True)
-    config.write_text(yaml.safe_dump({**own_keys(race), "data.cache.folder": str(cache), "seed": seed}))
+    config.write_text(yaml.safe_dump({**keys, "data.cache.folder": str(cache), "seed": seed}))
     _call(
         *("-m", "voxelocity", "train", race.dataset, "-o", folder, "--fold", race.planned.fold),
         *("--config", config, "--overwrite"),
+        home=race.home,
     )
     facts = read_run(folder)
     num_threads = facts.plan["data"]["feed"]["num_threads"]
     return replace(
-        label_run(facts, LABELS["ours"], target_dice=race.target_dice or None),
+        label_run(facts, LABELS[side], target_dice=race.target_dice or None),
         settings={
             "scans": f"prepared once, kept in the {facts.plan['data']['cache']['tier']} cache",
             "feed": "1 thread" if num_threads == 1 else f"{num_threads} threads",
@@ -218,10 +235,19 @@ def own_keys(race: Race) -> dict[str, Any]:
     }
 
 
-def _call(*arguments: object) -> None:
+def _call(*arguments: object, home: Path | None = None) -> None:
     words: Sequence[str] = [str(argument) for argument in arguments]
-    status = subprocess.run([sys.executable, *words], check=False).returncode
+    status = subprocess.run([sys.executable, *words], check=False, env=_environ(home)).returncode
     if status != 0:
         raise VoxelocityError(
             f"bench: 'python {' '.join(words[:4])} ...' ended with status {status}; see its message above"
         )
+
+
+def _environ(home: Path | None) -> dict[str, str] | None:
+    """This process's environment, with `home` for all that is kept from run to run; None for no change."""
+    if home is None:
+        return None
+    own = {name: value for name, value in os.environ.items() if name not in _KEPT and not name.startswith("XDG_")}
+    (home / "tmp").mkdir(parents=True, exist_ok=True)
+    return {**own, "HOME": str(home), "TMPDIR": str(home / "tmp"), "PYTHONPATH": python_path()}

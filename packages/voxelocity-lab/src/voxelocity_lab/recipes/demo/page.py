@@ -182,9 +182,7 @@ def _changed(story: Story) -> list[Block]:
     if plain.seconds_per_epoch and changed.seconds_per_epoch:
         times = plain.seconds_per_epoch / changed.seconds_per_epoch
         pace = f"{times:.1f} times faster" if times >= 1.0 else f"{1.0 / times:.1f} times slower"
-        blocks.append(
-            Text(text=f"An epoch is {pace}; before the first one, all scans are prepared and loops compiled.")
-        )
+        blocks.append(Text(text=f"An epoch is {pace}; before the first one, all scans are prepared."))
     return blocks
 
 

@@ -32,7 +32,7 @@ class StorySettings:
     """
 
     seed: int = 0
-    side_s: float = 22.0
+    side_s: float = 20.0
     target_dice: float = 0.88
     num_cases: int = 16
     # About 6 million voxels a case: a quarter of a usual abdominal CT, but made in seconds.

@@ -197,10 +197,10 @@ def _table(scores: Sequence[PieceScore]) -> Table:
             score.name, str(score.num_patches), number_text(score.patch_auc, 3), number_text(score.square_auc, 3),
             f"{100 * score.tumor_share:.0f} %",
         )
-        for score in scores
+        for score in sorted(scores, key=lambda score: (math.isnan(score.square_auc), score.square_auc))
     ]  # fmt: skip
     heads = ("Piece", "Patches", "AUC of patches", "AUC of squares", "Squares that are tumor")
-    return Table(caption="Pieces that were not trained on", heads=heads, rows=rows)
+    return Table(caption="Pieces that were not trained on, worst first", heads=heads, rows=rows)
 
 
 def _mean(froc: Mapping[float, float]) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from voxelocity.infer import SPEC_NAME
 from voxelocity.training.run_folder import RunFolder
 from voxelocity_lab.recipes.call import Call
-from voxelocity_lab.recipes.pages import write_report
+from voxelocity_lab.recipes.pages import number_text, write_report
 from voxelocity_lab.recipes.pathology.annotations import Mask
 from voxelocity_lab.recipes.pathology.baselines import Baselines, find_spots
 from voxelocity_lab.recipes.pathology.dataset import OpenPieces, Piece, check_annotated, find_pieces, identify
@@ -151,7 +152,7 @@ def predict(call: Call) -> None:
                 )
             )
     found, by_intensity, listed, drawn = _write(
-        call.out, call.data, config, opened, maps, is_darker=baselines.is_darker
+        call.out, call.data, config, opened, maps, is_darker=baselines.is_darker, shown=_worst(maps, scores)
     )
     put_in_place(call.out / "lesions.csv", _csv(listed))
     figures = Figures(
@@ -217,15 +218,16 @@ def _write(
     maps: dict[Path, list[tuple[Piece, HeatMap]]],
     *,
     is_darker: bool,
+    shown: Mapping[Path, float],
 ) -> tuple[list[SlideHits], list[SlideHits], list[tuple[str, Detection]], list[SlidePicture]]:
     """Writes a heat map a slide; returns what was found in annotated ones, also by intensity alone, all lesions, and
-    pictures. `is_darker` says whether tumor is darker than other tissue.
+    pictures of the slides `shown`, in that order. `is_darker` says whether tumor is darker than other tissue.
     """
     (out / _HEAT).mkdir(exist_ok=True)
     found: list[SlideHits] = []
     by_intensity: list[SlideHits] = []
     listed: list[tuple[str, Detection]] = []
-    drawn: list[SlidePicture] = []
+    drawn: dict[Path, SlidePicture] = {}
     stems = Counter(path.stem for path in maps)
     for path, parts in maps.items():
         slide = opened.slide(parts[0][0])
@@ -243,9 +245,18 @@ def _write(
             found.append(match(detections, lesions))
             trivial = find_spots(heat, slide, config, apart_pixels=apart_pixels, is_darker=is_darker)
             by_intensity.append(match(trivial, lesions))
-        if len(drawn) < MOST_DRAWN:
-            drawn.append(_picture(name, slide, heat, opened, parts[0][0]))
-    return found, by_intensity, listed, drawn
+        if path in shown:
+            auc = "" if math.isnan(shown[path]) else f", AUC of squares {number_text(shown[path], 3)}"
+            drawn[path] = _picture(f"{name}{auc}", slide, heat, opened, parts[0][0])
+    return found, by_intensity, listed, [drawn[path] for path in shown]
+
+
+def _worst(maps: Mapping[Path, Sequence[tuple[Piece, HeatMap]]], scores: Sequence[PieceScore]) -> dict[Path, float]:
+    """The slides to picture, worst first, with the least AUC of their pieces; NaN, and last, where there is none."""
+    known = {score.name: score.square_auc for score in scores if not math.isnan(score.square_auc)}
+    least = {path: min((known.get(piece.name, math.inf) for piece, _ in parts)) for path, parts in maps.items()}
+    order = sorted(least, key=lambda path: least[path])[:MOST_DRAWN]
+    return {path: least[path] if math.isfinite(least[path]) else math.nan for path in order}
 
 
 def _truth(opened: OpenPieces, pieces: Sequence[Piece]) -> Mask | None:

@@ -76,9 +76,9 @@ def tract_lines(record: dict[str, Any]) -> list[str]:
         "",
         f"Means over {mean['num_bundles']:.0f} bundles with their 95 % intervals. Unseen real streamlines lie "
         f"{mean['nearest_real_mm']:.1f} mm from the nearest of the training, and {100.0 * mean['copied_real']:.1f} % "
-        "of them within 1 mm. Trained streamlines are better by more than the interval of the difference than training "
-        + " and than training ".join(
-            f"{name.removeprefix('training').strip(', ')} in {len(keys)} of {len(MEASURES)} ({_measures_text(keys)})"
+        "of them within 1 mm. Trained streamlines are better by more than the interval of the difference than those "
+        + "; than ".join(
+            f"of *{name}* in {len(keys)} of {len(MEASURES)} measures ({_measures_text(keys)})"
             for name, keys in scores["better_than"].items()
         )
         + ".",

@@ -60,7 +60,7 @@ def test_the_score_stands_next_to_the_baselines_with_intervals_and_costs(bundles
         for words in ("untrained", "training with noise", "ceiling", f"{baselines[UNTRAINED]['overreach']:.3f}"):
             assert words in text
     nums = {name: len(keys) for name, keys in scores["better_than"].items()}
-    assert f"with noise by {nums[NOISY]} of 6" in scores["verdict"]
+    assert f"training with noise by {nums[NOISY]} of 6 measures" in scores["verdict"]
     is_learned = min(nums[NOISY], nums[UNTRAINED]) >= 4
     assert scores["verdict"].startswith("Something was learned" if is_learned else "Little was learned")
 

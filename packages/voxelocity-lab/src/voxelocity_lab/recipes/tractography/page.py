@@ -26,7 +26,7 @@ from voxelocity_lab.recipes.tractography.judge import (
 from voxelocity_lab.recipes.tractography.shapes import Points
 from voxelocity_observe.core.host import peak_device_bytes, peak_host_bytes
 from voxelocity_observe.core.plain import plain_data
-from voxelocity_observe.core.quantities import count_text, duration_text, listed, share_text
+from voxelocity_observe.core.quantities import count_text, duration_text, share_text
 from voxelocity_observe.document.blocks import Block, Card, Chart, Document, LegendEntry, Section, Table, Text
 from voxelocity_observe.document.curves import Shadow, projections
 
@@ -181,20 +181,17 @@ def _verdict(
     if not num:
         return "The model has seen all streamlines, so there is nothing to compare the generated ones with."
     part = f"{num} of " if num < len(judgments) else ""
-    named = {measure.key: measure.name.partition(",")[0] for measure in MEASURES}
-    better, moved, untrained = (
-        f"{len(wins[name])} of {len(MEASURES)}" + f" ({listed([named[key] for key in wins[name]])})" * bool(wins[name])
-        for name in (NOISY, MOVED, UNTRAINED)
+    noise, moved, untrained = (f"{len(wins[name])} of {len(MEASURES)}" for name in (NOISY, MOVED, UNTRAINED))
+    f1, at_start, ceiling = (number_text(figures["f1"]) for figures in (mean, baselines[UNTRAINED], baselines[SAME]))
+    bad, bad_start, bad_real = (
+        share_text(figures["invalid"]) for figures in (mean, baselines[UNTRAINED], baselines[SAME])
     )
     return (
-        f"{_LEARNED[_has_learned(wins)]}: over {part}{count_text(len(judgments), 'bundle')} with at least {least_real(judgments)} real "
-        "streamlines that the model has not seen, generated ones are better than streamlines of the training with "
-        f"noise by {better} measures, than such that are moved as a whole by {moved}, and than those of an untrained "
-        f"network by {untrained}. They share {number_text(mean['f1'])} of the space (F1) with the unseen ones, an "
-        f"untrained network {number_text(baselines[UNTRAINED]['f1'])}, real streamlines of the training, the ceiling, "
-        f"{number_text(baselines[SAME]['f1'])}; {share_text(mean['invalid'])} are invalid (untrained: "
-        f"{share_text(baselines[UNTRAINED]['invalid'])}, real ones of the training: "
-        f"{share_text(baselines[SAME]['invalid'])})."
+        f"{_LEARNED[_has_learned(wins)]}: over {part}{count_text(len(judgments), 'bundle')} with at least "
+        f"{least_real(judgments)} real streamlines that the model has not seen, generated ones are better than the "
+        f"training with noise by {noise} measures, than the training moved as a whole by {moved}, and than an untrained "
+        f"network by {untrained}. F1 is {f1} (untrained: {at_start}; real streamlines of the training, the ceiling: "
+        f"{ceiling}), and {bad} are invalid (untrained: {bad_start}; real: {bad_real})."
     )
 
 

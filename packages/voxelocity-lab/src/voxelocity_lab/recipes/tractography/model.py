@@ -58,7 +58,7 @@ class Denoiser(torch.nn.Module):
     """Answers for noisy streamlines of known times, bundles and neighbors; the answer begins at zero.
 
     Residual blocks, to each of which time and bundle are added, as in diffusion models of vectors: Kotelnikov et al.,
-    "TabDDPM" (2023). Attention between pieces of a streamline took ten times as long and was no better (docs/log).
+    "TabDDPM" (2023). A streamline is one vector of few waves, so there are no pieces to attend to.
 
     Args:
         config: its size.

@@ -190,8 +190,8 @@ def _verdict(
         f"{_LEARNED[_has_learned(wins)]}: over {part}{count_text(len(judgments), 'bundle')} with at least "
         f"{least_real(judgments)} real streamlines that the model has not seen, generated ones are better than the "
         f"training with noise by {noise} measures, than the training moved as a whole by {moved}, and than an "
-        f"untrained network by {untrained}. F1 is {f1} (untrained: {at_start}; real streamlines of the training, the ceiling: "
-        f"{ceiling}), and {bad} are invalid (untrained: {bad_start}; real: {bad_real})."
+        f"untrained network by {untrained}. F1 is {f1} (untrained: {at_start}; real streamlines of the training, "
+        f"the ceiling: {ceiling}), and {bad} are invalid (untrained: {bad_start}; real: {bad_real})."
     )
 
 

@@ -99,6 +99,8 @@ def test_the_scale_of_an_exemplar_is_how_far_the_streamlines_around_it_lie():
     assert frame.scales(far, np.array([0])) == pytest.approx(2.0 * frame.scales(near, np.array([0])))
     assert frame.scales(near, np.array([0])) == pytest.approx(np.sqrt(1.0 / 3.0))
     assert frame.scales(near[:, :1], np.array([0])) == frame.scale_mm[0], "nothing is around it"
+    alone = np.concatenate([near, near[:, :1]], axis=1)
+    assert frame.scales(alone, np.array([0])) == frame.scales(near, np.array([0])), "itself does not count"
     for_network = frame.context(far, np.array([0]))
     assert for_network.shape == (1, 7, 4)
     assert np.exp(for_network[0, -1]) * frame.scale_mm[0] == pytest.approx(2.0 * np.sqrt(1.0 / 3.0), rel=1e-4)

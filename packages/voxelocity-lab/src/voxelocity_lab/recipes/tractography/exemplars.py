@@ -218,10 +218,11 @@ class Frame:
     def scales(self, exemplars: Points, bundle: Numbers) -> Points:
         """(n) in mm: root mean square distance of a coordinate of exemplars to what is around, of (n, 1 + k, p, 3)."""
         usual = self.scale_mm[bundle]
-        if exemplars.shape[1] == 1:
-            return usual
-        around = np.sqrt(np.square(exemplars[:, 1:] - exemplars[:, :1]).mean(axis=(1, 2, 3)))
-        result: Points = np.clip(around, usual / _MOST_FACTOR, usual * _MOST_FACTOR)
+        powers = np.square(exemplars[:, 1:] - exemplars[:, :1]).mean(axis=(2, 3))
+        # A bundle of few streamlines shows an exemplar itself in place of others.
+        num = (powers > 0.0).sum(axis=1)
+        around = np.where(num > 0, np.sqrt(powers.sum(axis=1) / np.maximum(num, 1)), usual)
+        result: Points = np.clip(around, usual / _MOST_FACTOR, usual * _MOST_FACTOR).astype(np.float32)
         return result
 
     def seen(self, streamlines: Points, exemplars: Points, scales: Points) -> Points:

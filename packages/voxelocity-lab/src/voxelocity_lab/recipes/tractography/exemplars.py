@@ -202,7 +202,7 @@ class Frame:
             scale_mm=scale_mm,
             sizes=np.ones(num_waves, np.float32),
         )
-        powers = []
+        powers: list[Numbers] = []
         for column in pairs.nearest.T:
             shown = pairs.exemplars.with_neighbors(column, without=pairs.own)
             waves = frame.seen(paired, shown[:, 0], frame.scales(shown, bundle))
@@ -246,11 +246,13 @@ class Frame:
         parts += [self.seen(others[:, number], first, scales) for number in range(others.shape[1])]
         factors = np.log(scales / self.scale_mm[bundle])[:, None, None]
         parts.append(np.broadcast_to(factors, (len(bundle), len(self.sizes), 1)))
-        return np.concatenate(parts, axis=2).transpose(0, 2, 1).astype(np.float32)
+        found: Points = np.concatenate(parts, axis=2).transpose(0, 2, 1).astype(np.float32)
+        return found
 
     def _waves(self, changes_mm: Points, scale_mm: Points) -> Points:
-        waves: Points = self.basis @ (changes_mm / scale_mm[:, None, None]) / self.sizes[:, None]
-        return waves
+        waves = self.basis @ (changes_mm / scale_mm[:, None, None]) / self.sizes[:, None]
+        result: Points = waves.astype(np.float32)
+        return result
 
 
 def _root_mean_square(values: Points) -> float:

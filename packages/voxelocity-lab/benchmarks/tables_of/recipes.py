@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+import numpy as np
+
 from tables_of.comparisons import short_tables
-from tables_of.results import markdown_table, of_records, source_line, times_to_target
-from voxelocity_lab.recipes.tractography.judge import MEASURES, Measure
-from voxelocity_lab.recipes.tractography.page import COLUMNS, COPIED, F1, GENERATED, NEAREST
+from tables_of.results import load, markdown_table, of_records, source_line, times_to_target
+from voxelocity_lab.recipes.tractography.judge import MEASURES, Measure, interval_of
+from voxelocity_lab.recipes.tractography.page import COLUMNS, COPIED, F1, GENERATED, LEAST_REAL, NEAREST
 from voxelocity_observe.core.quantities import bytes_text, duration_text, factor_text
 
 _OURS = "Voxelocity"
@@ -87,22 +89,33 @@ def tract_lines(record: dict[str, Any]) -> list[str]:
         f"{bytes_text(costs['training']['peak_host_bytes'])} in training and "
         f"{bytes_text(costs['sampling']['peak_host_bytes'])} in prediction, judging included.",
     ]
-    for name, other in record["other"].items():
-        heads = ("", "trained", name, "change", "95 % interval")
-        rows = []
-        for measure in MEASURES:
-            change, digits = other["changes"][measure.key], measure.digits
-            values = (mean[measure.key], other["mean"][measure.key], change["mean"])
-            low, high = (measure.factor * value for value in change["interval"])
-            texts = (f"{measure.factor * value:.{digits}f}" for value in values)
-            rows.append((measure.name, *texts, f"{low:.{digits}f} to {high:.{digits}f}"))
-        lines += ["", f"**{name.capitalize()}**", "", *markdown_table(heads, rows)]
     return [*lines, "", *_example(record)]
 
 
 def _measures_text(keys: list[str]) -> str:
     names = {measure.key: measure.name.partition(",")[0] for measure in MEASURES}
     return ", ".join(names[key] for key in keys) or "none"
+
+
+@of_records("recipe_tractography_image.json")
+def tract_image_lines(record: dict[str, Any]) -> list[str]:
+    """What changes where the network sees an image, bundle by bundle, from the record of the network without."""
+    rows = []
+    before_it = load("recipe_tractography.json")
+    if not before_it:
+        return []
+    for measure in MEASURES:
+        before, after = (
+            [bundle[measure.key] for bundle in found["scores"]["bundles"].values() if bundle["num_real"] >= LEAST_REAL]
+            for found in (before_it[0], record)
+        )
+        change = np.subtract(after, before)
+        low, high = (measure.factor * value for value in interval_of(change))
+        values = (np.mean(before), np.mean(after), change.mean())
+        texts = (f"{measure.factor * float(value):.{measure.digits}f}" for value in values)
+        rows.append((measure.name, *texts, f"{low:.{measure.digits}f} to {high:.{measure.digits}f}"))
+    heads = ("", "without an image", "with", "change", "95 % interval")
+    return [*markdown_table(heads, rows), "", source_line(record)]
 
 
 @of_records("recipe_pathology.json")

@@ -63,6 +63,9 @@ def spleen_lines(record: dict[str, Any]) -> list[str]:
 def tract_lines(record: dict[str, Any]) -> list[str]:
     """What generated streamlines score next to what needs no training, and the comparison with plain scripts."""
     scores = record["scores"]
+    if "intervals" not in scores:
+        # Records of earlier versions.
+        return _example(record)
     means = {**scores["baselines"], GENERATED: scores["mean"]}
 
     def cell(column: str, measure: Measure) -> str:

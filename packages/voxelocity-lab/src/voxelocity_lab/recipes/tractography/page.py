@@ -262,7 +262,13 @@ def _column_blocks(counted: Mapping[str, Sequence[Judgment]]) -> list[Block]:
     ]
     unseen = number_text(float(np.mean([judgment.nearest_real_mm for judgment in counted[GENERATED]])), 1)
     return [
-        Table(caption=BASELINES, heads=("Measure", *COLUMNS.values()), rows=rows, marked_columns=frozenset({3})),
+        Table(
+            caption=BASELINES,
+            heads=("Measure", *COLUMNS.values()),
+            rows=rows,
+            marked_columns=frozenset({3}),
+            hides_caption=True,
+        ),
         _ABOUT,
         Text(text=f"Unseen real streamlines lie {unseen} mm from the nearest of the training."),
         Table(
@@ -309,7 +315,7 @@ def _pictures(drawn: Drawn) -> list[Block]:
     }  # fmt: skip
     return [
         Chart(
-            title=f"The largest bundles{over}, turned from the right to the front, and from above",
+            title=f"The largest bundles{over}, from the right, from behind and from above",
             svg=projections("streamlines", columns, behind=drawn.behind),
             alt=f"Projections of {', '.join(names)}: {', '.join(columns)}{over}.",
             legend=[LegendEntry(name=name, color=f"var(--{color})") for name, color in colors.items()],

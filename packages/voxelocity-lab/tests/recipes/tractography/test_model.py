@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from voxelocity_lab.recipes.tractography.exemplars import Frame
-from voxelocity_lab.recipes.tractography.model import Denoiser, DenoiserConfig, Placement, pack
+from voxelocity_lab.recipes.tractography.model import Denoiser, DenoiserConfig, WaveDecoder, pack
 from voxelocity_lab.recipes.tractography.volume import find_outside_mm, read_distance, read_volume
 from voxelocity_observe.core.errors import ConfigError, ScanError
 
@@ -68,12 +68,12 @@ def test_torch_places_streamlines_where_numpy_does():
     numbers = np.random.default_rng(5)
     seen, bundle = numbers.standard_normal((4, 5, 3), dtype=np.float32), np.array([0, 1, 2, 1])
     exemplars_mm = FRAME.mean_mm[bundle][:, None] + numbers.normal(0, 3, (4, 3, 16, 3)).astype(np.float32)
-    placement, numbers = Placement(FRAME), torch.from_numpy(bundle)
+    decoder, numbers = WaveDecoder(FRAME), torch.from_numpy(bundle)
     context = torch.from_numpy(FRAME.context(exemplars_mm, bundle))
     mean_mm, first = FRAME.mean_mm[bundle], exemplars_mm[:, 0]
     smooth = mean_mm + FRAME.basis.T @ (FRAME.basis @ (first - mean_mm))
-    np.testing.assert_allclose(placement.exemplar_mm(context, numbers).transpose(1, 2), smooth, atol=1e-3)
-    changes = placement.changes_mm(torch.from_numpy(seen).transpose(1, 2), context, numbers).transpose(1, 2)
+    np.testing.assert_allclose(decoder.exemplar_mm(context, numbers).transpose(1, 2), smooth, atol=1e-3)
+    changes = decoder.changes_mm(torch.from_numpy(seen).transpose(1, 2), context, numbers).transpose(1, 2)
     placed = FRAME.placed(seen, first, FRAME.scales(exemplars_mm, bundle))
     np.testing.assert_allclose(first + changes.numpy(), placed, atol=1e-3)
 

@@ -28,7 +28,7 @@ class DenoiserConfig(Config):
     """Blocks of two linear layers."""
 
 
-class Placement(torch.nn.Module):
+class WaveDecoder(torch.nn.Module):
     """From what a network sees of streamlines to points in RAS mm: `Frame` in torch, kept with the weights."""
 
     mean_mm: torch.Tensor
@@ -82,7 +82,7 @@ class Denoiser(torch.nn.Module):
                 f"at most {config.num_points}"
             )
         self.config = config
-        self.placement = Placement(frame)
+        self.decoder = WaveDecoder(frame)
         self.volume = volume
         width = config.width
         num_inputs = config.num_waves * (7 + 3 * num_around)
@@ -105,7 +105,7 @@ class Denoiser(torch.nn.Module):
         noisy, context, time, bundle = packed[:, :3], packed[:, 3:-2], packed[:, -2, 0], packed[:, -1, 0].long()
         features = [noisy.flatten(1), context.flatten(1)]
         if self.volume is not None:
-            place = self.placement
+            place = self.decoder
             points_mm = place.changes_mm(noisy.float(), context.float(), bundle) + place.exemplar_mm(
                 context.float(), bundle
             )

@@ -24,7 +24,7 @@ from voxelocity_lab.recipes.tractography.bundles import Bundles, TractDivision, 
 from voxelocity_lab.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, target_of
 from voxelocity_lab.recipes.tractography.exemplars import ExemplarPairs, Exemplars, Frame
 from voxelocity_lab.recipes.tractography.files import Space
-from voxelocity_lab.recipes.tractography.model import Denoiser, Placement, pack
+from voxelocity_lab.recipes.tractography.model import Denoiser, WaveDecoder, pack
 from voxelocity_lab.recipes.tractography.settings import TractographyConfig
 from voxelocity_lab.recipes.tractography.volume import ImageSampler, read_distance, read_volume
 from voxelocity_lab.recipes.trained import read_trained, write_trained
@@ -205,7 +205,7 @@ class TractLoss:
 
     def __init__(self, config: TractographyConfig, frame: Frame, device: torch.device, world: World) -> None:
         self._config, self._world = config, world
-        self._placement = Placement(frame).to(device)
+        self._decoder = WaveDecoder(frame).to(device)
         self._mask = read_distance(Path(config.mask)).to(device) if config.loss.mask else None
 
     def __call__(self, output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -226,7 +226,7 @@ class TractLoss:
     def _of_shape(
         self, found: torch.Tensor, clean: torch.Tensor, context: torch.Tensor, bundle: torch.Tensor
     ) -> torch.Tensor:
-        shape, place = self._config.loss, self._placement
+        shape, place = self._config.loss, self._decoder
         exemplar_mm = place.exemplar_mm(context, bundle)
         found_mm, clean_mm = (
             (place.changes_mm(part.transpose(1, 2), context, bundle) + exemplar_mm).transpose(1, 2)
@@ -272,7 +272,7 @@ def load_tracts(folder: Path) -> TrainedTracts:
     """
     found, weights = read_trained(folder, "tractography", _FORMAT)
     config = TractographyConfig.parse(found["config"], where=str(folder / SPEC_NAME))
-    frame = Frame(**{part.name: weights[f"placement.{part.name}"].numpy() for part in fields(Frame)})
+    frame = Frame(**{part.name: weights[f"decoder.{part.name}"].numpy() for part in fields(Frame)})
     exemplars = Exemplars(**{part.name: weights.pop(_EXEMPLARS + part.name).numpy() for part in fields(Exemplars)})
     division = TractDivision(
         by=found["division"]["by"],

@@ -224,6 +224,8 @@ def _scores(run: Path, quick: bool) -> dict[str, Any]:
     plain = _plain(run / "scores.json")
     if plain[UNLEARNED] and not quick:
         sys.exit(f"recipe: {run} has no score to record: {plain[UNLEARNED]}")
+    # A path of this machine.
+    plain.pop("data", None)
     return plain
 
 

@@ -38,7 +38,10 @@ _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
     "plan.md": {"the memory": tuning.memory_lines},
     "recipes/brain.md": {"the ranks": recipes.brain_lines, "the race": recipes.brain_race_lines},
     "recipes/spleen.md": {"the race": recipes.spleen_lines},
-    "recipes/tractography.md": {"the streamlines": recipes.tract_lines},
+    "recipes/tractography.md": {
+        "the streamlines": recipes.tract_lines,
+        "the streamlines led by an image": recipes.tract_image_lines,
+    },
     "recipes/pathology.md": {"the tiles": recipes.pathology_lines, "the slide": recipes.slide_lines},
     "scale.md": {"the ranks": ranks.rank_lines},
     "spans.md": {"the own cost": watching.own_cost_lines},

@@ -5,9 +5,13 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+import numpy as np
+
 from tables_of.comparisons import short_tables
-from tables_of.results import markdown_table, of_records, source_line, times_to_target
-from voxelocity_observe.core.quantities import duration_text, factor_text, share_text
+from tables_of.results import load, markdown_table, of_records, source_line, times_to_target
+from voxelocity_lab.recipes.tractography.judge import MEASURES, Measure, interval_of
+from voxelocity_lab.recipes.tractography.page import COLUMNS, COPIED, F1, GENERATED, LEAST_REAL, NEAREST
+from voxelocity_observe.core.quantities import bytes_text, duration_text, factor_text
 
 _OURS = "Voxelocity"
 
@@ -57,22 +61,64 @@ def spleen_lines(record: dict[str, Any]) -> list[str]:
 
 @of_records("recipe_tractography.json")
 def tract_lines(record: dict[str, Any]) -> list[str]:
-    """What generated streamlines score, and the comparison with plain scripts."""
-    mean = record["scores"]["mean"]
-    rows: list[tuple[str, ...]] = [
-        ("F1", f"{mean['f1']:.3f}", f"{mean['ceiling_f1']:.3f}"),
-        ("overlap", f"{mean['overlap']:.3f}", ""),
-        ("overreach", f"{mean['overreach']:.3f}", ""),
-        ("copies", share_text(mean["copied"]), share_text(mean["copied_real"])),
+    """What generated streamlines score next to what needs no training, and the comparison with plain scripts."""
+    scores = record["scores"]
+    if "intervals" not in scores:
+        # Records of earlier versions.
+        return _example(record)
+    means = {**scores["baselines"], GENERATED: scores["mean"]}
+
+    def cell(column: str, measure: Measure) -> str:
+        low, high = (measure.factor * value for value in scores["intervals"][column][measure.key])
+        mean, digits = measure.factor * means[column][measure.key], measure.digits
+        return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+    rows = [(measure.name, *(cell(column, measure) for column in COLUMNS)) for measure in (*MEASURES, F1, NEAREST)]
+    rows.append((COPIED.name, *(f"{100.0 * means[column]['copied']:.1f}" for column in COLUMNS)))
+    mean, costs = scores["mean"], scores["costs"]
+    lines = [
+        *markdown_table(("", *COLUMNS.values()), rows),
+        "",
+        f"Means over {mean['num_bundles']:.0f} bundles with their 95 % intervals. Unseen real streamlines lie "
+        f"{mean['nearest_real_mm']:.1f} mm from the nearest of the training, and {100.0 * mean['copied_real']:.1f} % "
+        "of them within 1 mm. Trained streamlines are better by more than the interval of the difference than those "
+        + "; than ".join(
+            f"of *{name}* in {len(keys)} of {len(MEASURES)} measures ({_measures_text(keys)})"
+            for name, keys in scores["better_than"].items()
+        )
+        + ".",
+        "",
+        f"{costs['training']['steps']:,} steps; peak memory "
+        f"{bytes_text(costs['training']['peak_host_bytes'])} in training and "
+        f"{bytes_text(costs['sampling']['peak_host_bytes'])} in prediction, judging included.",
     ]
-    heads: tuple[str, ...] = (
-        f"mean over {mean['num_bundles']:.0f} bundles", "generated", "real streamlines of the training"
-    )  # fmt: skip
-    # Records of earlier versions have none.
-    for name, baseline in [*record["scores"].get("baselines", {}).items()][:2]:
-        heads = (*heads, name)
-        rows = [(*row, f"{baseline[row[0].lower()]:.3f}" if row[0].lower() in baseline else "") for row in rows]
-    return [*markdown_table(heads, rows), "", *_example(record)]
+    return [*lines, "", *_example(record)]
+
+
+def _measures_text(keys: list[str]) -> str:
+    names = {measure.key: measure.name.partition(",")[0] for measure in MEASURES}
+    return ", ".join(names[key] for key in keys) or "none"
+
+
+@of_records("recipe_tractography_image.json")
+def tract_image_lines(record: dict[str, Any]) -> list[str]:
+    """What changes where the network sees an image, bundle by bundle, from the record of the network without."""
+    rows = []
+    before_it = load("recipe_tractography.json")
+    if not before_it:
+        return []
+    for measure in MEASURES:
+        before, after = (
+            [bundle[measure.key] for bundle in found["scores"]["bundles"].values() if bundle["num_real"] >= LEAST_REAL]
+            for found in (before_it[0], record)
+        )
+        change = np.subtract(after, before)
+        low, high = (measure.factor * value for value in interval_of(change))
+        values = (np.mean(before), np.mean(after), change.mean())
+        texts = (f"{measure.factor * float(value):.{measure.digits}f}" for value in values)
+        rows.append((measure.name, *texts, f"{low:.{measure.digits}f} to {high:.{measure.digits}f}"))
+    heads = ("", "without an image", "with", "change", "95 % interval")
+    return [*markdown_table(heads, rows), "", source_line(record)]
 
 
 @of_records("recipe_pathology.json")

@@ -9,10 +9,9 @@ from voxelocity_lab.cli import recipe
 
 SETS = {
     "network.num_points": 8,
-    "network.points_per_token": 4,
+    "network.num_waves": 4,
     "network.width": 8,
     "network.depth": 1,
-    "network.num_heads": 1,
     "fit.batch_size": 8,
     "fit.steps": 3,
     "sample.num_steps": 2,

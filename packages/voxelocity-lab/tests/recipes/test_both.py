@@ -67,8 +67,8 @@ _TRIALS = {
     "tractography": Trial(
         name="tractography",
         data="bundles_file",
-        sets={"network.num_points": 8, "network.points_per_token": 4, "network.width": 8, "network.depth": 1,
-              "network.num_heads": 1, "fit.batch_size": 8, "fit.steps": 4, "sample.num_steps": 2},
+        sets={"network.num_points": 8, "network.num_waves": 4, "network.width": 8, "network.depth": 1,
+              "fit.batch_size": 8, "fit.steps": 4, "sample.num_steps": 2},
         steps=4,
         results=("generated.trx", "scores.json", "report.html"),
     ),

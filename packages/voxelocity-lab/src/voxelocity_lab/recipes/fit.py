@@ -39,7 +39,7 @@ from voxelocity.training.progress import TerminalProgress
 from voxelocity_lab.recipes.run import Run
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
-from voxelocity_observe.core.host import cpu_budget
+from voxelocity_observe.core.host import cpu_budget, peak_device_bytes, peak_host_bytes
 from voxelocity_observe.core.quantities import duration_text
 from voxelocity_observe.spans import span
 
@@ -96,7 +96,7 @@ class Fitted:
         """Marks the run as finished, once its model is written."""
         run.log.write(
             "run_finished", step=self.step, seconds=run.log.elapsed_s(), trained_s=self.trained_s,
-            unlearned=self.unlearned,
+            unlearned=self.unlearned, peak_host_bytes=peak_host_bytes(), peak_device_bytes=peak_device_bytes(),
         )  # fmt: skip
 
 

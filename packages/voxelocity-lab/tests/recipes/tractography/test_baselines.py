@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +11,10 @@ from recipes.tractography.test_train import CPU, cache, small_call, train
 from rich.console import Console
 
 from voxelocity_lab.recipes.tractography import recipe
-from voxelocity_lab.recipes.tractography.baselines import MEAN, MOVED, SAME, UNTRAINED
+from voxelocity_lab.recipes.tractography.baselines import MOVED, NOISY, SAME, UNTRAINED
 from voxelocity_lab.recipes.tractography.bundles import open_bundles
-from voxelocity_lab.recipes.tractography.exemplars import Frame
 from voxelocity_lab.recipes.tractography.generate import generate_batches, untrained_streamlines
+from voxelocity_lab.recipes.tractography.judge import MEASURES
 from voxelocity_lab.recipes.tractography.model import Denoiser
 from voxelocity_observe.core.errors import InputError
 
@@ -23,36 +24,45 @@ __all__ = ["cache"]
 def test_an_untrained_network_makes_what_it_is_said_to_make(bundles_file, tmp_path):
     trained = train(bundles_file, tmp_path / "run")
     bundle = np.repeat([0, 1], 20)
-    network = trained.network
-    frame = Frame(**{name: getattr(network, name).numpy() for name in ("mean_mm", "spread_mm", "scale_mm")})
     torch.manual_seed(8)
-    fresh = type(trained)(**{**vars(trained), "network": Denoiser(trained.config.network, frame).eval()})
+    network = Denoiser(trained.config.network, trained.frame, trained.config.exemplar.num_around).eval()
+    fresh = replace(trained, network=network)
     made = np.concatenate([lines for _, lines in generate_batches(fresh, bundle, seed=1, device=CPU, warn=print)])
     np.testing.assert_allclose(untrained_streamlines(trained, bundle, seed=1), made, atol=1e-3)
 
 
-def test_the_score_stands_next_to_the_baselines_and_to_the_shape_of_real_streamlines(bundles_file, tmp_path):
+def test_the_score_stands_next_to_the_baselines_with_intervals_and_costs(bundles_file, tmp_path):
     said = io.StringIO()
-    call = small_call(bundles_file, tmp_path / "run", console=Console(file=said, width=100))
+    call = small_call(bundles_file, tmp_path / "run", console=Console(file=said, width=120))
     recipe.train(call)
     recipe.predict(call)
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
-    baselines = scores["baselines"]
-    assert list(baselines) == [UNTRAINED, MOVED, MEAN, SAME]
-    assert all(0.0 <= baseline["f1"] <= 1.0 for baseline in baselines.values())
-    assert baselines[MEAN]["f1"] < baselines[SAME]["f1"]
+    baselines, keys = scores["baselines"], {measure.key for measure in MEASURES}
+    assert list(baselines) == [UNTRAINED, NOISY, MOVED, SAME]
     # Half circles of a radius of 30 mm.
     assert scores["mean"]["real_length_mm"] == pytest.approx(97.0, abs=5.0)
-    assert baselines[MOVED]["length_mm"] == pytest.approx(baselines[SAME]["length_mm"], abs=0.01)
+    assert baselines[MOVED]["length_distance_mm"] == pytest.approx(baselines[SAME]["length_distance_mm"], abs=0.01)
+    assert baselines[SAME]["copied"] == 1.0
+    assert baselines[NOISY]["turn_distance_degrees"] > 5.0 * baselines[SAME]["turn_distance_degrees"]
+    for column, mean in {"trained": scores["mean"], **baselines}.items():
+        low, high = scores["intervals"][column]["overlap"]
+        assert low <= mean["overlap"] <= high
+        assert keys < set(scores["intervals"][column])
+    assert set(scores["better_than"]) == {UNTRAINED, NOISY, MOVED}
+    costs = scores["costs"]
+    assert costs["training"]["steps"] == 12
+    for part in costs.values():
+        assert part["peak_host_bytes"] > 1 << 20
+        assert part["seconds"] > 0.0
+        assert part["peak_device_bytes"] is None
     page = (tmp_path / "run" / "report.html").read_text()
     for text in (said.getvalue(), page):
-        assert UNTRAINED in text
-        assert f"{baselines[UNTRAINED]['f1']:.3f}" in text
-        assert f"{scores['mean']['curvature_per_mm']:.3f}" in text
-    assert f"(real: {scores['mean']['real_length_mm']:.0f})" in scores["verdict"]
-    assert f"an untrained network reaches {baselines[UNTRAINED]['f1']:.2f}" in scores["verdict"]
-    is_better = scores["mean"]["f1"] > max(baselines[name]["f1"] for name in (UNTRAINED, MOVED))
-    assert ("has gained nothing" in scores["verdict"]) != is_better
+        for words in ("untrained", "training with noise", "ceiling", f"{baselines[UNTRAINED]['overreach']:.3f}"):
+            assert words in text
+    nums = {name: len(keys) for name, keys in scores["better_than"].items()}
+    assert f"training with noise by {nums[NOISY]} of 6 measures" in scores["verdict"]
+    is_learned = min(nums[NOISY], nums[UNTRAINED]) >= 4
+    assert scores["verdict"].startswith("Something was learned" if is_learned else "Little was learned")
 
 
 def test_a_training_of_too_few_steps_has_no_f1(bundles_file, tmp_path):
@@ -65,6 +75,7 @@ def test_a_training_of_too_few_steps_has_no_f1(bundles_file, tmp_path):
     assert scores["verdict"].startswith("No score, because the training is too short: it made only 2 training steps")
     assert scores["unlearned"].startswith("it made only 2 training steps")
     assert scores["mean"]["f1"] is None
+    assert not scores["intervals"]
     assert "F1 at 2 mm" not in (tmp_path / "run" / "report.html").read_text()
 
 

@@ -8,14 +8,18 @@ import pytest
 from safetensors.numpy import load_file
 
 from voxelocity_lab.recipes.tractography.files import Space, write_tracts
-from voxelocity_lab.recipes.tractography.volume import find_image, read_shadows
+from voxelocity_lab.recipes.tractography.volume import (
+    find_image,
+    find_mask,
+    find_outside_mm,
+    read_shadows,
+)
 
 SETS = {
     "network.num_points": 8,
-    "network.points_per_token": 4,
+    "network.num_waves": 4,
     "network.width": 8,
     "network.depth": 1,
-    "network.num_heads": 1,
     "fit.batch_size": 8,
     "fit.steps": 3,
     "sample.num_steps": 2,
@@ -129,4 +133,16 @@ def test_a_t1_next_to_the_data_is_found_unless_the_model_sees_an_image(tmp_path)
     t1 = save(tmp_path / "icbm152_t1_2mm.nii.gz", np.ones((2, 2, 2)))
     assert find_image(tmp_path, "") == t1
     assert find_image(tmp_path, "FA.nii.gz").name == "FA.nii.gz"
-    assert find_image(t1, "") is None
+    assert find_image(tmp_path / "tracts.npz", "") == t1
+
+
+def test_an_image_that_is_zero_outside_the_brain_is_the_mask_unless_one_is_given(tmp_path):
+    values = np.zeros((40, 20, 24))
+    values[5:35, 5:15, 5:19] = 1.0
+    brain = save(tmp_path / "t1.nii.gz", values)
+    within = nib.affines.apply_affine(AFFINE, np.array([[6.0, 6, 6], [30, 12, 12]]))
+    assert find_mask("", brain, within) == brain
+    assert find_mask("", brain, within + 100.0) is None, "real streamlines lie elsewhere"
+    assert find_mask("m.nii.gz", brain, within).name == "m.nii.gz"
+    assert find_mask("", None, within) is None
+    assert find_outside_mm(brain, within - AFFINE[:3, 1] * 3.0).tolist() == [10.0, 0.0]

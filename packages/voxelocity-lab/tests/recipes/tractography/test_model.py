@@ -6,16 +6,18 @@ import pytest
 import torch
 
 from voxelocity_lab.recipes.tractography.exemplars import Frame
-from voxelocity_lab.recipes.tractography.model import Denoiser, DenoiserConfig, pack
-from voxelocity_lab.recipes.tractography.volume import find_inside, read_distance, read_volume
+from voxelocity_lab.recipes.tractography.model import Denoiser, DenoiserConfig, WaveDecoder, pack
+from voxelocity_lab.recipes.tractography.volume import find_outside_mm, read_distance, read_volume
 from voxelocity_observe.core.errors import ConfigError, ScanError
 
 FRAME = Frame(
     mean_mm=np.random.default_rng(0).normal(0, 10, (3, 16, 3)).astype(np.float32),
     spread_mm=np.float32([5, 6, 7]),
     scale_mm=np.float32([2, 3, 4]),
+    sizes=np.float32([4, 3, 2, 1, 0.5]),
 )
-SMALL = DenoiserConfig(num_points=16, points_per_token=4, width=16, depth=2, num_heads=2)
+SMALL = DenoiserConfig(num_points=16, num_waves=5, width=16, depth=2)
+NUM_AROUND = 2
 AFFINE = np.array([[-2, 0, 0, 20], [0, 0, 2, -20], [0, 3, 0, -30], [0, 0, 0, 1.0]])
 
 
@@ -25,34 +27,55 @@ def save(path, values):
 
 
 def packed(num=5):
-    numbers = torch.Generator().manual_seed(0)
-    noisy, exemplar_mm = torch.randn(2, num, 16, 3, generator=numbers)
-    return pack(noisy, exemplar_mm, torch.arange(num) * 200, torch.arange(num) % 3)
+    numbers = np.random.default_rng(0)
+    exemplars_mm = numbers.normal(0, 10, (num, 1 + NUM_AROUND, 16, 3)).astype(np.float32)
+    bundle = np.arange(num) % 3
+    noisy = torch.from_numpy(numbers.standard_normal((num, 5, 3), dtype=np.float32))
+    context = torch.from_numpy(FRAME.context(exemplars_mm, bundle))
+    return pack(noisy, context, torch.arange(num) * 200, torch.from_numpy(bundle))
 
 
-def test_the_answer_begins_at_zero_and_depends_on_time_bundle_exemplar_and_streamline():
-    network = Denoiser(SMALL, FRAME)
-    assert torch.equal(network(packed()), torch.zeros(5, 3, 16))
+def network_with_weights(volume=None):
+    network = Denoiser(SMALL, FRAME, NUM_AROUND, volume)
     for weights in network.parameters():
         torch.nn.init.normal_(weights, std=0.2)
+    return network
+
+
+def test_the_answer_begins_at_zero_and_depends_on_time_bundle_neighbors_and_streamline():
+    assert torch.equal(Denoiser(SMALL, FRAME, NUM_AROUND)(packed()), torch.zeros(5, 3, 5))
+    network = network_with_weights()
     answer = network(packed(1))
-    for channel in range(8):
+    assert packed(1).shape[1] == 3 + 3 * (1 + NUM_AROUND) + 3
+    for channel in range(packed(1).shape[1]):
         changed = packed(1)
         changed[:, channel] += 1.0
         assert not torch.allclose(network(changed), answer), channel
 
 
 def test_each_streamline_is_answered_alone():
-    network = Denoiser(SMALL, FRAME)
-    for weights in network.parameters():
-        torch.nn.init.normal_(weights, std=0.2)
+    network = network_with_weights()
     together = network(packed())
     assert torch.allclose(together[3:4], network(packed()[3:4]), atol=1e-5)
 
 
 def test_sizes_that_do_not_fit_are_refused():
-    with pytest.raises(ConfigError, match="16 points do not make tokens of 5"):
-        Denoiser(SMALL.model_copy(update={"points_per_token": 5}), FRAME)
+    with pytest.raises(ConfigError, match=r"16 points have no 17 waves; give network\.num_waves of at most 16"):
+        Denoiser(SMALL.model_copy(update={"num_waves": 17}), FRAME, NUM_AROUND)
+
+
+def test_torch_places_streamlines_where_numpy_does():
+    numbers = np.random.default_rng(5)
+    seen, bundle = numbers.standard_normal((4, 5, 3), dtype=np.float32), np.array([0, 1, 2, 1])
+    exemplars_mm = FRAME.mean_mm[bundle][:, None] + numbers.normal(0, 3, (4, 3, 16, 3)).astype(np.float32)
+    decoder, numbers = WaveDecoder(FRAME), torch.from_numpy(bundle)
+    context = torch.from_numpy(FRAME.context(exemplars_mm, bundle))
+    mean_mm, first = FRAME.mean_mm[bundle], exemplars_mm[:, 0]
+    smooth = mean_mm + FRAME.basis.T @ (FRAME.basis @ (first - mean_mm))
+    np.testing.assert_allclose(decoder.exemplar_mm(context, numbers).transpose(1, 2), smooth, atol=1e-3)
+    changes = decoder.changes_mm(torch.from_numpy(seen).transpose(1, 2), context, numbers).transpose(1, 2)
+    placed = FRAME.placed(seen, first, FRAME.scales(exemplars_mm, bundle))
+    np.testing.assert_allclose(first + changes.numpy(), placed, atol=1e-3)
 
 
 def test_an_image_is_found_at_points_in_millimeters_whatever_its_axes(tmp_path):
@@ -118,7 +141,7 @@ def test_points_outside_a_mask_are_led_back_into_it(tmp_path):
     values[4:6, 4:6, 4:6] = 1
     mask = save(tmp_path / "mask.nii.gz", values)
     inside, outside = nib.affines.apply_affine(AFFINE, [[5.0, 5, 5], [8, 5, 5]])
-    assert find_inside(mask, np.stack([inside, outside, inside + 1000.0])).tolist() == [True, False, False]
+    assert find_outside_mm(mask, np.stack([inside, outside, inside + 1000.0])).tolist() == [0.0, 6.0, np.inf]
     point = torch.tensor(outside, dtype=torch.float32).reshape(1, 3, 1).requires_grad_()
     distance = read_distance(mask)(point)
     assert distance.item() == pytest.approx(6.0, rel=1e-5)
@@ -128,9 +151,7 @@ def test_points_outside_a_mask_are_led_back_into_it(tmp_path):
 
 def test_the_network_with_an_image_learns_from_it(tmp_path):
     volume = read_volume(save(tmp_path / "fa.nii.gz", np.random.default_rng(2).random((12, 12, 12))), None)
-    network = Denoiser(SMALL, FRAME, volume)
-    for weights in network.parameters():
-        torch.nn.init.normal_(weights, std=0.2)
+    network = network_with_weights(volume)
     answer = network(packed())
     volume.channels.zero_()
     assert not torch.allclose(network(packed()), answer)

@@ -1,4 +1,4 @@
-"""Curves in space as SVG, seen from two sides, with what lies behind them."""
+"""Curves in space as SVG, seen from three sides, with what lies behind them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SMALL_SIZE, _LONGEST_LINE = 9.0, 20
 # Between the inks of light and dark pages, because a picture cannot follow them.
 _SHADOW_COLOR, _SHADOW_OPACITY = "#7b8794", 0.55
-VIEWS = {"from the right": (1, 2), "from above": (0, 1)}
+VIEWS = {"from the right": (1, 2), "from behind": (0, 2), "from above": (0, 1)}
 """How `projections` looks at space: the horizontal and the vertical axis in RAS."""
 
 
@@ -51,7 +51,7 @@ def projections(
         from matplotlib.collections import LineCollection
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(2.0 * len(columns), 4.6), layout="constrained")
+        figure = Figure(figsize=(2.0 * len(columns), 2.1 * len(VIEWS)), layout="constrained")
         panels = figure.subplots(len(VIEWS), len(columns), squeeze=False)
         for column, (title, layers) in enumerate(columns.items()):
             for row, (view, axes) in enumerate(VIEWS.items()):

@@ -129,34 +129,32 @@ def _our_samples(trained: TrainedTracts, counts: list[int], call: Call) -> Point
 def _plain_samples(trained: TrainedTracts, counts: list[int], call: Call, at_once: int) -> Points:
     """In float32; each step's result goes to NumPy and back."""
     device, config = call.device, trained.config
-    network = trained.network.to(device).eval()
-    numbers = np.random.default_rng(call.seed)
-    factors, scale = signal_and_noise().float().to(device), network.scale_mm.cpu().numpy()
+    network, frame = trained.network.to(device).eval(), trained.frame
+    numbers, factors = np.random.default_rng(call.seed), signal_and_noise().float().to(device)
     bundle = np.repeat(np.arange(len(counts)), counts)
-    all_exemplars = trained.exemplars.draw(bundle, seed=call.seed)
+    exemplars_mm = trained.exemplars.with_neighbors(trained.exemplars.draw(bundle, seed=call.seed))
     made = []
     with torch.no_grad():
         for start in range(0, len(bundle), at_once):
-            members, exemplars = bundle[start : start + at_once], all_exemplars[start : start + at_once]
-            current = config.sample.spread * numbers.standard_normal(exemplars.shape).astype(np.float32)
+            members, exemplars = bundle[start : start + at_once], exemplars_mm[start : start + at_once]
+            context = torch.from_numpy(frame.context(exemplars, members)).to(device)
+            shape = (len(members), len(frame.sizes), 3)
+            current = config.sample.spread * numbers.standard_normal(shape).astype(np.float32)
             for time, of_current, of_clean, _ in weights_of(PLAIN_STEPS, "ddim"):
                 noisy = torch.from_numpy(current).to(device)
                 times = torch.full((len(members),), time, device=device)
-                packed = pack(
-                    noisy, torch.from_numpy(exemplars).to(device), times, torch.from_numpy(members).to(device)
-                )
-                output = network(packed).transpose(1, 2)
+                output = network(pack(noisy, context, times, torch.from_numpy(members).to(device))).transpose(1, 2)
                 clean = clean_of(output, noisy, factors[:, times], config.prediction).cpu().numpy()
                 current = (of_current * current + of_clean * clean).astype(np.float32)
-            made.append(current * scale[members, None, None] + exemplars)
-    return np.concatenate(made).astype(np.float32)
+            made.append(frame.placed(current, exemplars[:, 0], frame.scales(exemplars, members)))
+    return np.concatenate(made)
 
 
 def _our_training(call: Call, config: TractographyConfig, training: Bundles, pairs: ExemplarPairs) -> float:
-    frame, device = Frame.of(training, pairs), call.device
+    frame, device = Frame.of(training, pairs, num_waves=config.network.num_waves), call.device
     torch.manual_seed(call.seed)
     step = TrainingStep(
-        Denoiser(config.network, frame).to(device),
+        Denoiser(config.network, frame, config.exemplar.num_around).to(device),
         TractLoss(config, frame, device, ALONE),
         optimizer=config.fit.optimizer,
         precision=config.precision,
@@ -172,7 +170,7 @@ class _PlainPairs(torch.utils.data.Dataset[Any]):
     def __init__(self, config: TractographyConfig, training: Bundles, pairs: ExemplarPairs) -> None:
         self._lines, self._bundle = training.streamlines[pairs.index], training.bundle[pairs.index]
         self._num_points, self._pairs = config.network.num_points, pairs
-        self.frame = Frame.of(training, pairs)
+        self.frame = Frame.of(training, pairs, num_waves=config.network.num_waves)
         self._factors = signal_and_noise().numpy().astype(np.float32)
 
     def __len__(self) -> int:
@@ -182,26 +180,28 @@ class _PlainPairs(torch.utils.data.Dataset[Any]):
         points, number = self._lines[index], int(self._bundle[index])
         line = resample(points, np.array([0, len(points)]), self._num_points)[0]
         near = np.random.choice(self._pairs.nearest[index])  # noqa: NPY002 - as scripts do it
-        exemplar = self._pairs.exemplars.streamlines[near]
-        clean = ((line - exemplar) / self.frame.scale_mm[number]).astype(np.float32)
+        exemplars = self._pairs.exemplars.with_neighbors(np.array([near]), without=self._pairs.own[[index]])
+        bundle = np.array([number])
+        clean = self.frame.seen(line[None], exemplars[:, 0], self.frame.scales(exemplars, bundle))[0]
         time = int(np.random.randint(NUM_TIMES))  # noqa: NPY002
         signal, sigma = self._factors[:, time]
         noise = np.random.standard_normal(clean.shape).astype(np.float32)  # noqa: NPY002
-        return signal * clean + sigma * noise, signal * noise - sigma * clean, exemplar, time, number
+        context = self.frame.context(exemplars, bundle)[0]
+        return signal * clean + sigma * noise, signal * noise - sigma * clean, context, time, number
 
 
 def _plain_training(call: Call, config: TractographyConfig, items: _PlainPairs, batch_size: int) -> float:
     """A loop as scripts have it: a DataLoader of single streamlines, float32, AdamW, the loss read in each step."""
     torch.manual_seed(call.seed)
     device = call.device
-    network = Denoiser(config.network, items.frame).to(device)
+    network = Denoiser(config.network, items.frame, config.exemplar.num_around).to(device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4)
     loader = iter(torch.utils.data.DataLoader(items, batch_size=batch_size, shuffle=True))
 
     def one(_: int) -> None:
-        noisy, wanted, exemplar, time, bundle = (part.to(device) for part in next(loader))
+        noisy, wanted, context, time, bundle = (part.to(device) for part in next(loader))
         optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(network(pack(noisy, exemplar, time, bundle)).transpose(1, 2), wanted)
+        loss = torch.nn.functional.mse_loss(network(pack(noisy, context, time, bundle)).transpose(1, 2), wanted)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         loss.item()

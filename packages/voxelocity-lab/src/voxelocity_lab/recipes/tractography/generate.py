@@ -16,8 +16,7 @@ from voxelocity.step.precision import autocast, compiled
 from voxelocity_lab.recipes.tractography.diffusion import clean_of, sample_streamlines, signal_and_noise
 from voxelocity_lab.recipes.tractography.files import write_tracts
 from voxelocity_lab.recipes.tractography.model import Denoiser, pack
-from voxelocity_lab.recipes.tractography.settings import TractographyConfig
-from voxelocity_lab.recipes.tractography.shapes import Numbers, Points
+from voxelocity_lab.recipes.tractography.shapes import Numbers, Points, as_ragged, resample
 from voxelocity_lab.recipes.tractography.train import TrainedTracts
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.device import is_out_of_memory
@@ -110,13 +109,9 @@ def untrained_streamlines(trained: TrainedTracts, bundle: Numbers, *, seed: int)
 
     Its answers are zero then, so no network is called.
     """
-    exemplar_mm = trained.exemplars.draw(bundle, seed=seed)
     noise = trained.config.sample.spread * _noise(trained.network, 0, len(bundle), seed)
-    device = torch.device("cpu")
-    seen = _denoise(lambda packed: torch.zeros_like(packed[:, :3]), trained.config, noise, exemplar_mm, bundle, device)
-    scale = trained.network.scale_mm.cpu().numpy()
-    made: Points = (seen * scale[bundle, None, None] + exemplar_mm).astype(np.float32)
-    return made
+    chosen = trained.exemplars.draw(bundle, seed=seed)
+    return _make(trained, lambda packed: torch.zeros_like(packed[:, :3]), noise, bundle, chosen, torch.device("cpu"))
 
 
 def generate_batches(
@@ -129,7 +124,7 @@ def generate_batches(
     """
     config = trained.config
     network = trained.network.to(device).eval()
-    exemplars_mm = trained.exemplars.draw(bundle, seed=seed)
+    chosen = trained.exemplars.draw(bundle, seed=seed)
     forward = compiled(network, config.precision.compile, device)
     size = min(config.sample.batch_size, max(1, len(bundle)))
     start = 0
@@ -137,8 +132,7 @@ def generate_batches(
         members = bundle[start : start + size]
         try:
             noise = config.sample.spread * _noise(network, start, len(members), seed)
-            exemplar_mm = exemplars_mm[start : start + size]
-            seen = _denoise(forward, config, noise, exemplar_mm, members, device)
+            made = _make(trained, forward, noise, members, chosen[start : start + size], device)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -152,14 +146,13 @@ def generate_batches(
                 f"tractography: the memory of {device} is too small for batches of {2 * size}; {size} are made at once"
             )
             continue
-        scale = network.scale_mm.cpu().numpy()
-        yield start, (seen * scale[members, None, None] + exemplar_mm).astype(np.float32)
+        yield start, made
         start += len(members)
 
 
 def _noise(network: Denoiser, start: int, num: int, seed: int) -> torch.Tensor:
     first, last = start // _BLOCK, (start + num - 1) // _BLOCK
-    shape = (_BLOCK, network.config.num_points, 3)
+    shape = (_BLOCK, network.config.num_waves, 3)
     blocks = [
         generator(seed, stage="sample", draw=block).standard_normal(shape, dtype=np.float32)
         for block in range(first, last + 1)
@@ -167,26 +160,30 @@ def _noise(network: Denoiser, start: int, num: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(np.concatenate(blocks)[start - first * _BLOCK :][:num])
 
 
-def _denoise(
+def _make(
+    trained: TrainedTracts,
     forward: Callable[[torch.Tensor], torch.Tensor],
-    config: TractographyConfig,
     noise: torch.Tensor,
-    exemplars_mm: Points,
-    members: Numbers,
+    bundle: Numbers,
+    chosen: Numbers,
     device: torch.device,
 ) -> Points:
-    numbers = torch.from_numpy(np.ascontiguousarray(members)).to(device)
-    factors, exemplar_mm = signal_and_noise().float().to(device), torch.from_numpy(exemplars_mm).to(device)
+    """Streamlines (n, p, 3) in RAS mm, with points at equal distances, as variations of these exemplars."""
+    config, frame = trained.config, trained.frame
+    exemplars_mm = trained.exemplars.with_neighbors(chosen)
+    numbers = torch.from_numpy(np.ascontiguousarray(bundle)).to(device)
+    context = torch.from_numpy(frame.context(exemplars_mm, bundle)).to(device)
+    factors = signal_and_noise().float().to(device)
 
     def clean_at(current: torch.Tensor, time: int) -> torch.Tensor:
         times = torch.full((len(current),), time, device=device)
         with autocast(config.precision, device):
-            output = forward(pack(current, exemplar_mm, times, numbers))
+            output = forward(pack(current, context, times, numbers))
         return clean_of(output.float().transpose(1, 2), current, factors[:, times], config.prediction)
 
     with torch.inference_mode():
         found = sample_streamlines(
             clean_at, noise.to(device), num_steps=config.sample.num_steps, sampler=config.sample.sampler
         )
-    seen: Points = found.cpu().numpy()
-    return seen
+    made = frame.placed(found.cpu().numpy(), exemplars_mm[:, 0], frame.scales(exemplars_mm, bundle))
+    return resample(*as_ragged(made), made.shape[1])

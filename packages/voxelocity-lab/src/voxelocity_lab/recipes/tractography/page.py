@@ -1,34 +1,60 @@
-"""What came out, as a page: the figures of each bundle, and streamlines next to real ones."""
+"""What came out, as a page: the figures next to what needs no training, streamlines over the brain, each bundle."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from voxelocity.core.learning import UNLEARNED
 from voxelocity_lab.recipes.pages import BASELINES, BASELINES_KEY, number_text, training_blocks, unlearned_verdict
-from voxelocity_lab.recipes.tractography.baselines import MOVED, UNTRAINED, Baseline
+from voxelocity_lab.recipes.tractography.baselines import MOVED, NOISY, SAME, TRIVIAL, UNTRAINED
 from voxelocity_lab.recipes.tractography.generate import Generated
-from voxelocity_lab.recipes.tractography.judge import Judgment, mean_of
+from voxelocity_lab.recipes.tractography.judge import (
+    LENGTHS_MM,
+    MEASURES,
+    MOST_TURN_DEGREES,
+    Judgment,
+    Measure,
+    interval_of,
+    is_better,
+    mean_of,
+)
 from voxelocity_lab.recipes.tractography.shapes import Points
+from voxelocity_observe.core.host import peak_device_bytes, peak_host_bytes
 from voxelocity_observe.core.plain import plain_data
 from voxelocity_observe.core.quantities import count_text, duration_text, share_text
-from voxelocity_observe.document.blocks import Card, Chart, Document, LegendEntry, Section, Table, Text
+from voxelocity_observe.document.blocks import Block, Card, Chart, Document, LegendEntry, Section, Table, Text
 from voxelocity_observe.document.curves import Shadow, projections
 
+GENERATED, REAL = "trained", "real, unseen"
 LEAST_REAL = 50
-_MOST_DRAWN, _MOST_LINES = 4, 40
-_ABOUT_BASELINES = Text(
+NUM_DRAWN, _MOST_LINES = 6, 25
+_LEAST_BETTER = 4
+_LEARNED = {
+    True: "Something was learned",
+    False: f"Little was learned (fewer than {_LEAST_BETTER} measures are better)",
+}
+COLUMNS = {
+    UNTRAINED: "untrained", NOISY: "training with noise", GENERATED: "trained", SAME: "training, as it is (ceiling)"
+}  # fmt: skip
+F1 = Measure(key="f1", name="F1", better="larger")
+NEAREST = Measure(key="nearest_mm", name="nearest training streamline, mm", better="larger", digits=1)
+COPIED = Measure(key="copied", name="copies (nearer than 1 mm), %", better="smaller", digits=1, factor=100.0)
+_ABOUT = Text(
     text=(
-        "Means over bundles, of as many streamlines as were generated, on the same real ones, which the model has not "
-        "seen; length and curvature are medians. Generated streamlines begin at streamlines of the training, and so "
-        "does the untrained network. Moved ones are shifted as a whole by the distance between neighbors."
+        "Means over bundles, ± half of their 95 % interval (bundles drawn again 2,000 times), of as many streamlines "
+        "as were generated, against the same real ones, which the model has not seen. Distances are Wasserstein's "
+        "between both distributions. Invalid streamlines turn by more than "
+        f"{MOST_TURN_DEGREES:.0f}° at a point, are shorter than {LENGTHS_MM[0]:.0f} or longer than {LENGTHS_MM[1]:.0f} "
+        "mm, or leave the brain by more than 2 mm. Noise moves each point by 2 mm. Streamlines much nearer to the "
+        "training than unseen real ones were memorized."
     ),
     is_hint=True,
 )
-_UNSEEN_COLOR = "baseline"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +62,11 @@ class Drawn:
     """What is pictured.
 
     Attributes:
-        bundles: generated and real streamlines of some bundles, by name.
+        columns: by column, streamlines of some bundles by name.
         behind: the brain, by view; empty where no image is in their space.
     """
 
-    bundles: Mapping[str, tuple[Points, Points]]
+    columns: Mapping[str, Mapping[str, Points]]
     behind: Mapping[str, Shadow] = field(default_factory=dict)
 
 
@@ -50,131 +76,208 @@ def least_real(judgments: Mapping[str, Judgment]) -> int:
 
 
 def tract_document(
-    judgments: Mapping[str, Judgment],
+    columns: Mapping[str, Mapping[str, Judgment]],
     drawn: Drawn,
     events: Sequence[Mapping[str, Any]],
     *,
     settings: Mapping[str, str],
     made: Generated,
-    baselines: Mapping[str, Baseline],
     unlearned: str = "",
     notices: Sequence[str] = (),
 ) -> Document:
     """The page of a training and of what its model makes.
 
     Args:
-        judgments: by bundle.
+        columns: judgments by bundle, of the generated streamlines (`GENERATED`) and of each baseline.
         drawn: what is pictured.
         events: of the training.
         settings: what was trained, in words.
         made: all that was generated.
-        baselines: what needs no training, over the bundles that count.
         unlearned: why the training is too short to be scored; "" where it is not.
         notices: what to know before believing the figures.
     """
-    mean = mean_of(judgments, least_real=least_real(judgments))
+    judgments = columns[GENERATED]
+    least = least_real(judgments)
+    counted = {
+        column: [judgment for judgment in found.values() if judgment.num_real >= least]
+        for column, found in columns.items()
+    }
+    mean = mean_of(judgments, least_real=least)
+    is_scored = not unlearned and bool(counted[GENERATED])
+    baselines = {name: mean_of(found, least_real=least) for name, found in columns.items() if name != GENERATED}
+    wins = {name: _better_than(counted, name) for name in (UNTRAINED, *TRIVIAL)} if is_scored else {}
     values = {
         UNLEARNED: unlearned,
         "data": settings.get("data", ""),
         "mean": dict.fromkeys(mean, math.nan) if unlearned else mean,
-        "baselines": dict(baselines),
+        "baselines": baselines if counted[GENERATED] else {},
+        "intervals": _intervals(counted) if is_scored else {},
+        "better_than": wins,
+        "costs": _costs(events, made),
         "bundles": dict(judgments),
     }
     return Document(
         kind="tractography report",
         title="Streamlines by diffusion",
-        verdict=unlearned_verdict(unlearned) if unlearned else _verdict(judgments, mean, baselines),
+        verdict=unlearned_verdict(unlearned) if unlearned else _verdict(judgments, mean, baselines, wins),
         notices=notices,
-        cards=_cards({} if unlearned else mean, baselines, made),
+        cards=_cards(mean if is_scored else {}, baselines, wins, made),
         sections=[
-            Section(
-                title=BASELINES,
-                blocks=[] if unlearned or not baselines else [_baseline_table(mean, baselines), _ABOUT_BASELINES],
-                key=BASELINES_KEY,
-            ),
-            Section(title="Bundles", blocks=[*_pictures(drawn), _bundle_table(judgments)], key="bundles"),
+            Section(title=BASELINES, blocks=_column_blocks(counted) if is_scored else [], key=BASELINES_KEY),
+            Section(title="Streamlines", blocks=_pictures(drawn), key="streamlines", is_detail=True),
             Section(title="Training", blocks=training_blocks(events, settings), key="training", is_detail=True),
+            Section(title="Bundles", blocks=[_bundle_table(judgments)], key="bundles"),
         ],
         values=plain_data(values, where="the scores"),
     )
 
 
-def _verdict(judgments: Mapping[str, Judgment], mean: Mapping[str, float], baselines: Mapping[str, Baseline]) -> str:
+def _better_than(counted: Mapping[str, Sequence[Judgment]], name: str) -> list[str]:
+    """The measures in which generated streamlines are better than a baseline, by more than the interval."""
+    return [measure.key for measure in MEASURES if is_better(measure, counted[GENERATED], counted[name])]
+
+
+def _intervals(counted: Mapping[str, Sequence[Judgment]]) -> dict[str, dict[str, tuple[float, float]]]:
+    return {
+        column: {measure.key: interval_of(_values(found, measure)) for measure in (*MEASURES, F1, NEAREST)}
+        for column, found in counted.items()
+    }
+
+
+def _values(judgments: Sequence[Judgment], measure: Measure) -> Any:
+    return np.array([getattr(judgment, measure.key) for judgment in judgments])
+
+
+def _costs(events: Sequence[Mapping[str, Any]], made: Generated) -> dict[str, Any]:
+    """Seconds and memory of the training, of which its last event has them, and of sampling."""
+    ends = [event for event in events if event["event"] == "run_finished"]
+    steps = [event for event in events if event["event"] == "steps"]
+    end = ends[-1] if ends else {}
+    seconds = sum(float(event["seconds"]) for event in steps)
+    return {
+        "training": {
+            "seconds": end.get("seconds", math.nan),
+            "seconds_of_steps": end.get("trained_s", math.nan),
+            "steps": end.get("step", 0),
+            "streamlines_per_s": sum(event["num_images"] for event in steps) / seconds if seconds else math.nan,
+            **{key: end.get(key, math.nan) for key in ("peak_host_bytes", "peak_device_bytes")},
+        },
+        "sampling": {
+            "seconds": made.seconds,
+            "seconds_per_1000": 1000.0 * made.seconds / max(1, len(made.bundle)),
+            "peak_host_bytes": peak_host_bytes(),
+            "peak_device_bytes": peak_device_bytes(),
+        },
+    }
+
+
+def _verdict(
+    judgments: Mapping[str, Judgment],
+    mean: Mapping[str, float],
+    baselines: Mapping[str, Mapping[str, float]],
+    wins: Mapping[str, Sequence[str]],
+) -> str:
     num = int(mean.get("num_bundles", 0.0))
     if not num:
         return "The model has seen all streamlines, so there is nothing to compare the generated ones with."
     part = f"{num} of " if num < len(judgments) else ""
-    length, real_length = (number_text(mean[key], 0) for key in ("length_mm", "real_length_mm"))
-    curvature, real_curvature = (number_text(mean[key], 3) for key in ("curvature_per_mm", "real_curvature_per_mm"))
-    verdict = (
-        f"Over {part}{count_text(len(judgments), 'bundle')}, each with at least {least_real(judgments)} real "
-        f"streamlines that the model has not seen, generated streamlines fill the voxels of these with a mean F1 of "
-        f"{number_text(mean['f1'])}. They are {length} mm long (real: {real_length}) and curved by {curvature} "
-        f"rad/mm (real: {real_curvature})."
+    noise, moved, untrained = (f"{len(wins[name])} of {len(MEASURES)}" for name in (NOISY, MOVED, UNTRAINED))
+    f1, at_start, ceiling = (number_text(figures["f1"]) for figures in (mean, baselines[UNTRAINED], baselines[SAME]))
+    bad, bad_start, bad_real = (
+        share_text(figures["invalid"]) for figures in (mean, baselines[UNTRAINED], baselines[SAME])
     )
-    if not math.isnan(mean["ceiling_f1"]):
-        verdict += (
-            " The same number of streamlines from the training data reach an F1 of "
-            f"{number_text(mean['ceiling_f1'])}, which is the ceiling."
-        )
-    if not baselines:
-        return verdict
-    untrained, moved = baselines[UNTRAINED].f1, baselines[MOVED].f1
-    worth = " By F1, the training has gained nothing over that." if mean["f1"] <= max(untrained, moved) else ""
     return (
-        f"{verdict} Without any training, an untrained network reaches {number_text(untrained)}, and training "
-        f"streamlines that are each moved at random {number_text(moved)}.{worth}"
+        f"{_LEARNED[_has_learned(wins)]}: over {part}{count_text(len(judgments), 'bundle')} with at least "
+        f"{least_real(judgments)} real streamlines that the model has not seen, generated ones are better than the "
+        f"training with noise by {noise} measures, than the training moved as a whole by {moved}, and than an "
+        f"untrained network by {untrained}. F1 is {f1} (untrained: {at_start}; real streamlines of the training, "
+        f"the ceiling: {ceiling}), and {bad} are invalid (untrained: {bad_start}; real: {bad_real})."
     )
 
 
-def _cards(mean: Mapping[str, float], baselines: Mapping[str, Baseline], made: Generated) -> list[Card]:
+def _has_learned(wins: Mapping[str, Sequence[str]]) -> bool:
+    return all(len(wins[name]) >= _LEAST_BETTER for name in (NOISY, UNTRAINED))
+
+
+def _cards(
+    mean: Mapping[str, float],
+    baselines: Mapping[str, Mapping[str, float]],
+    wins: Mapping[str, Sequence[str]],
+    made: Generated,
+) -> list[Card]:
     """The headline; none of a training that is too short for one."""
     cards = []
     if mean:
-        without = f"; untrained: {number_text(baselines[UNTRAINED].f1)}" if baselines else ""
         cards = [
             Card(
-                name="F1 at 2 mm",
-                value=number_text(mean["f1"]),
-                note=f"real streamlines: {number_text(mean['ceiling_f1'])}{without}",
+                name="Better than noise by",
+                value=f"{len(wins[NOISY])} of {len(MEASURES)}",
+                note=f"measures; than a move: {len(wins[MOVED])}, than untrained: {len(wins[UNTRAINED])}",
+                is_worse=not _has_learned(wins),
             ),
-            Card(
-                name="Length",
-                value=f"{number_text(mean.get('length_mm', math.nan), 0)} mm",
-                note=f"real streamlines: {number_text(mean.get('real_length_mm', math.nan), 0)} mm",
-            ),
-            Card(
-                name="Curvature",
-                value=f"{number_text(mean.get('curvature_per_mm', math.nan), 3)} rad/mm",
-                note=f"real streamlines: {number_text(mean.get('real_curvature_per_mm', math.nan), 3)} rad/mm",
+            *(
+                Card(
+                    name=measure.name.capitalize() if measure.key != "f1" else "F1 at 2 mm",
+                    value=_shown(mean[measure.key], measure),
+                    note=f"untrained: {_shown(baselines[UNTRAINED][measure.key], measure)}; "
+                    f"ceiling: {_shown(baselines[SAME][measure.key], measure)}",
+                )
+                for measure in (F1, MEASURES[2], MEASURES[5])
             ),
             Card(
                 name="Copies",
                 value=share_text(mean["copied"]),
-                note=f"real streamlines: {share_text(mean['copied_real'])}",
+                note=f"unseen real ones: {share_text(mean['copied_real'])}",
             ),
         ]
     num = len(made.bundle)
     per_thousand = duration_text(1000.0 * made.seconds / max(1, num))
-    cards.append(Card(name="1,000 streamlines", value=per_thousand, note=f"{num:,} were made"))
-    if not math.isnan(mean.get("outside", math.nan)):
-        cards.append(Card(name="Outside the mask", value=share_text(mean["outside"]), note="of all points"))
-    return cards
+    return [*cards, Card(name="1,000 streamlines", value=per_thousand, note=f"{num:,} were made")]
 
 
-def _baseline_table(mean: Mapping[str, float], baselines: Mapping[str, Baseline]) -> Table:
-    real = Baseline(
-        f1=math.nan, overlap=math.nan, overreach=math.nan, length_mm=mean["real_length_mm"],
-        curvature_per_mm=mean["real_curvature_per_mm"],
-    )  # fmt: skip
-    names = [figure.name for figure in fields(Baseline)]
-    generated = Baseline(**{name: mean[name] for name in names})
-    rows = [
-        (name, *(number_text(getattr(baseline, key), 0 if key == "length_mm" else 3) for key in names))
-        for name, baseline in {"generated": generated, **baselines, "real, unseen": real}.items()
+def _shown(value: float, measure: Measure) -> str:
+    return number_text(measure.factor * value, measure.digits)
+
+
+def _column_blocks(counted: Mapping[str, Sequence[Judgment]]) -> list[Block]:
+    """The four columns side by side, and in what generated streamlines are better than trivial ones."""
+    rows = []
+    for measure in (*MEASURES, F1, NEAREST, COPIED):
+        cells = []
+        for column in COLUMNS:
+            values = _values(counted[column], measure)
+            low, high = interval_of(values)
+            half = number_text(measure.factor * (high - low) / 2.0, measure.digits)
+            cells.append(f"{_shown(float(values.mean()), measure)} ± {half}")
+        rows.append((measure.name, *cells))
+    others = (UNTRAINED, *TRIVIAL)
+    better = {name: _better_than(counted, name) for name in others}
+    compared = [
+        (
+            measure.name,
+            _shown(float(_values(counted[MOVED], measure).mean()), measure),
+            *("yes" if measure.key in better[name] else "no" for name in others),
+        )
+        for measure in MEASURES
     ]
-    heads = ("Streamlines", "F1", "Overlap", "Overreach", "mm", "rad/mm")
-    return Table(caption=BASELINES, heads=heads, rows=rows, hides_caption=True)
+    unseen = number_text(float(np.mean([judgment.nearest_real_mm for judgment in counted[GENERATED]])), 1)
+    return [
+        Table(
+            caption=BASELINES,
+            heads=("Measure", *COLUMNS.values()),
+            rows=rows,
+            marked_columns=frozenset({3}),
+            hides_caption=True,
+        ),
+        _ABOUT,
+        Text(text=f"Unseen real streamlines lie {unseen} mm from the nearest of the training."),
+        Table(
+            caption="Are trained ones better, by more than the interval of the difference?",
+            heads=("Measure", MOVED, "better than untrained", "than with noise", "than moved"),
+            rows=compared,
+            text_columns=frozenset({2, 3, 4}),
+        ),
+    ]
 
 
 def _bundle_table(judgments: Mapping[str, Judgment]) -> Table:
@@ -182,13 +285,13 @@ def _bundle_table(judgments: Mapping[str, Judgment]) -> Table:
         (
             name, str(judgment.num_real), number_text(judgment.f1), number_text(judgment.ceiling_f1),
             number_text(judgment.overlap), number_text(judgment.overreach), _middle(judgment.length_mm, 0),
-            _middle(judgment.curvature_per_mm, 3), share_text(judgment.copied),
+            _middle(judgment.curvature_per_mm, 3), share_text(judgment.invalid), share_text(judgment.copied),
         )
         for name, judgment in judgments.items()
     ]  # fmt: skip
     heads = (
         "Bundle", "Unseen", "F1", "F1 of real", "Overlap", "Overreach", "Median mm (real)",
-        "Median rad/mm (real)", "Copies",
+        "Median rad/mm (real)", "Invalid", "Copies",
     )  # fmt: skip
     return Table(caption="Generated streamlines against real ones that the model has not seen", heads=heads, rows=rows)
 
@@ -198,28 +301,23 @@ def _middle(spread: tuple[Sequence[float], Sequence[float]], digits: int) -> str
     return f"{mine} ({theirs})"
 
 
-def _pictures(drawn: Drawn) -> list[Any]:
-    bundles, behind = drawn.bundles, drawn.behind
-    if not bundles:
+def _pictures(drawn: Drawn) -> list[Block]:
+    names = list(drawn.columns[GENERATED])[:NUM_DRAWN]
+    if not names:
         return [Text(text="The model has seen all streamlines, so there is nothing to compare with.", is_hint=True)]
-    names = list(bundles)[:_MOST_DRAWN]
     colors = {name: f"class-{number}" for number, name in enumerate(names, start=1)}
-    over = " and the brain" if behind else ""
-    columns = {name: _curves(*bundles[name], colors[name]) for name in names}
+    over = " over the brain" if drawn.behind else ""
+    columns = {
+        title: [(list(drawn.columns[column][name][:_MOST_LINES, ::2]), color) for name, color in colors.items()]
+        for column, title in (
+            (UNTRAINED, "untrained"), (NOISY, "training with noise"), (GENERATED, "trained"), (REAL, "real, unseen")
+        )
+    }  # fmt: skip
     return [
         Chart(
-            title="Generated streamlines and real ones that the model has not seen, from the right and from above",
-            svg=projections("streamlines", columns, behind=behind),
-            alt=f"Projections of {', '.join(names)}: generated streamlines over unseen ones{over}.",
-            legend=[
-                *(LegendEntry(name=f"{name}, generated", color=f"var(--{color})") for name, color in colors.items()),
-                LegendEntry(name="real ones, unseen", color=f"var(--{_UNSEEN_COLOR})"),
-            ],
+            title=f"The largest bundles{over}, from the right, from behind and from above",
+            svg=projections("streamlines", columns, behind=drawn.behind),
+            alt=f"Projections of {', '.join(names)}: {', '.join(columns)}{over}.",
+            legend=[LegendEntry(name=name, color=f"var(--{color})") for name, color in colors.items()],
         )
     ]
-
-
-def _curves(generated: Points, real: Points, color: str) -> list[tuple[list[Any], str]]:
-    """What is drawn of a bundle; the generated ones lie on top."""
-    parts = {_UNSEEN_COLOR: real, color: generated}
-    return [(list(part[:_MOST_LINES, ::2]), name) for name, part in parts.items()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,19 +11,17 @@ import numpy as np
 from voxelocity_lab.recipes.call import Call
 from voxelocity_lab.recipes.pages import write_report
 from voxelocity_lab.recipes.results import find_training_data, open_results
-from voxelocity_lab.recipes.tractography.baselines import baselines_of
+from voxelocity_lab.recipes.tractography.baselines import baseline_streamlines
 from voxelocity_lab.recipes.tractography.bundles import Bundles
 from voxelocity_lab.recipes.tractography.generate import Generated, generate, wanted_counts
 from voxelocity_lab.recipes.tractography.judge import Judgment, judge
-from voxelocity_lab.recipes.tractography.page import Drawn, least_real, tract_document
+from voxelocity_lab.recipes.tractography.page import GENERATED, NUM_DRAWN, REAL, Drawn, tract_document
 from voxelocity_lab.recipes.tractography.settings import settings
 from voxelocity_lab.recipes.tractography.train import TrainedTracts, divide, load_tracts, train_tracts
-from voxelocity_lab.recipes.tractography.volume import find_image, find_inside, read_shadows
+from voxelocity_lab.recipes.tractography.volume import find_image, find_mask, find_outside_mm, read_shadows
 from voxelocity_observe.core.events import events_path, read_events
 from voxelocity_observe.core.progress_bar import WorkProgress
 from voxelocity_observe.core.quantities import count_text
-
-_NUM_DRAWN = 4
 
 
 def train(call: Call) -> None:
@@ -44,25 +44,29 @@ def predict(call: Call) -> None:
         made = generate(
             trained, path, seed=call.seed, device=call.device, counts=counts, warn=notices.append, progress=progress
         )
-        judgments = judge_all(trained, made, training, real, progress)
-    least = least_real(judgments)
-    counted = [
-        number for number, name in enumerate(trained.names) if name in judgments and judgments[name].num_real >= least
-    ]
-    bundles = {
-        name: (made.streamlines[made.bundle == number], real.of(number))
-        for number, name in enumerate(trained.names)
-        if name in sorted(judgments, key=lambda bundle: -judgments[bundle].num_real)[:_NUM_DRAWN]
-    }
     image = find_image(call.data, config.image)
+    mask = find_mask(config.mask, image, real.streamlines)
+    columns = {GENERATED: made.streamlines}
+    columns |= baseline_streamlines(trained, made.bundle, training, seed=call.seed)
+    with WorkProgress(call.console, "judging streamlines") as progress:
+        judgments = {
+            name: judge_all(trained.names, replace(made, streamlines=streamlines), training, real, mask, progress)
+            for name, streamlines in columns.items()
+        }
+    held = judgments[GENERATED]
+    drawn = sorted(held, key=lambda bundle: -held[bundle].num_real)[:NUM_DRAWN]
+    lines = {
+        column: {name: streamlines[made.bundle == trained.names.index(name)] for name in drawn}
+        for column, streamlines in columns.items()
+    }
+    lines[REAL] = {name: real.of(trained.names.index(name)) for name in drawn}
     behind = {} if image is None else read_shadows(image, made.streamlines)
     document = tract_document(
         judgments,
-        Drawn(bundles=bundles, behind=behind),
+        Drawn(columns=lines, behind=behind),
         read_events(events_path(call.out)),
-        settings=_in_words(trained, call.data),
+        settings=_in_words(trained, call.data) | {"brain mask": "none" if mask is None else str(mask)},
         made=made,
-        baselines=baselines_of(trained, made.bundle, training, real, counted, seed=call.seed),
         unlearned=trained.unlearned,
         notices=notices,
     )
@@ -70,16 +74,22 @@ def predict(call: Call) -> None:
 
 
 def judge_all(
-    trained: TrainedTracts, made: Generated, training: Bundles, real: Bundles, progress: WorkProgress
+    names: Sequence[str],
+    made: Generated,
+    training: Bundles,
+    real: Bundles,
+    mask: Path | None,
+    progress: WorkProgress | None = None,
 ) -> dict[str, Judgment]:
     """The bundles of which there are streamlines that the model has not seen."""
-    mask = trained.config.mask
+    outside_mm = None if mask is None else find_outside_mm(mask, made.streamlines)
     judgments = {}
-    for number, name in progress.each(list(enumerate(trained.names)), "judging bundle"):
-        members, known = made.streamlines[made.bundle == number], real.of(number)
-        if len(known) and len(members):
-            inside = find_inside(Path(mask), members) if mask else None
-            judgments[name] = judge(members, known, training.of(number), is_inside=inside)
+    numbered = list(enumerate(names))
+    for number, name in numbered if progress is None else progress.each(numbered, "judging bundle"):
+        chosen, known = made.bundle == number, real.of(number)
+        if len(known) and chosen.any():
+            far = None if outside_mm is None else outside_mm[chosen]
+            judgments[name] = judge(made.streamlines[chosen], known, training.of(number), outside_mm=far)
     return judgments
 
 

@@ -33,6 +33,8 @@ class ExemplarConfig(Config):
     """A streamline is learned as a variation of one of this many that lie nearest to it in its bundle."""
     num_per_bundle: int = Field(default=1024, ge=1)
     """Streamlines of each bundle that the model keeps as exemplars, at most."""
+    num_around: int = Field(default=5, ge=0)
+    """Neighbors of an exemplar that the network sees with it: how far they lie is how far a variation may."""
 
 
 class ShapeLossConfig(Config):

@@ -5,10 +5,12 @@ Arrays of streamlines are (n, p, 3) float32, in RAS millimeters: n streamlines o
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.fft
 import torch
 
 Points = npt.NDArray[np.float32]
@@ -143,11 +145,24 @@ def _average_mm(mine: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
     return total / mine.shape[1]
 
 
-def curvature_per_mm(streamlines: Points) -> Numbers:
-    """The mean turning angle of each streamline in radians, divided by the distance of its points; (n)."""
+def turns_rad(streamlines: Points) -> Numbers:
+    """The angles by which streamlines turn at their inner points: (n, p - 2) in radians."""
     steps = np.diff(streamlines.astype(np.float64), axis=1)
     sizes = np.linalg.norm(steps, axis=2)
     cosines = (steps[:, 1:] * steps[:, :-1]).sum(axis=2) / np.maximum(sizes[:, 1:] * sizes[:, :-1], 1e-12)
-    angles = np.arccos(np.clip(cosines, -1.0, 1.0))
-    curvature: Numbers = angles.mean(axis=1) / np.maximum(sizes.mean(axis=1), 1e-6)
+    angles: Numbers = np.arccos(np.clip(cosines, -1.0, 1.0))
+    return angles
+
+
+def curvature_per_mm(streamlines: Points) -> Numbers:
+    """The mean turning angle of each streamline in radians, divided by the distance of its points; (n)."""
+    sizes = np.linalg.norm(np.diff(streamlines.astype(np.float64), axis=1), axis=2)
+    curvature: Numbers = turns_rad(streamlines).mean(axis=1) / np.maximum(sizes.mean(axis=1), 1e-6)
     return curvature
+
+
+@functools.cache
+def cosine_basis(num: int, num_points: int) -> Points:
+    """The first `num` waves of the orthonormal cosine transform (DCT-II) of `num_points` points: (num, num_points)."""
+    waves: Points = scipy.fft.idct(np.eye(num, num_points), axis=1, norm="ortho").astype(np.float32)
+    return waves

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from voxelocity_lab.recipes.tractography.bundles import Bundles, TractDivision, 
 from voxelocity_lab.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, target_of
 from voxelocity_lab.recipes.tractography.exemplars import ExemplarPairs, Exemplars, Frame
 from voxelocity_lab.recipes.tractography.files import Space
-from voxelocity_lab.recipes.tractography.model import Denoiser, pack
+from voxelocity_lab.recipes.tractography.model import Denoiser, WaveDecoder, pack
 from voxelocity_lab.recipes.tractography.settings import TractographyConfig
 from voxelocity_lab.recipes.tractography.volume import ImageSampler, read_distance, read_volume
 from voxelocity_lab.recipes.trained import read_trained, write_trained
@@ -32,8 +32,8 @@ from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.host import cpu_budget
 from voxelocity_observe.core.quantities import listed
 
-# Since 3, with what was trained on.
-_FORMAT = 3
+# Since 4, in waves, and with what is around exemplars.
+_FORMAT = 4
 _SIDES = {"trained": "division.trained", "held_out": "division.held_out"}
 # Of what the file of weights holds besides the network.
 _EXEMPLARS = "exemplars."
@@ -49,6 +49,7 @@ class TrainedTracts:
         config: it was trained with.
         names: of the bundles.
         num_held: streamlines of each bundle that were held out.
+        frame: of the bundles.
         exemplars: that generated streamlines are variations of.
         space: of the data.
         seed: of the training, which also chose what was held out.
@@ -60,6 +61,7 @@ class TrainedTracts:
     config: TractographyConfig
     names: tuple[str, ...]
     num_held: tuple[int, ...]
+    frame: Frame
     exemplars: Exemplars
     space: Space
     seed: int
@@ -86,7 +88,7 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
     division = TractDivision.of(bundles, (chosen, held), by=config.split.by, data=call.data)
     training = bundles.part(chosen)
     pairs = ExemplarPairs.of(training, **dict(config.exemplar), seed=seed)
-    frame = Frame.of(training, pairs)
+    frame = Frame.of(training, pairs, num_waves=config.network.num_waves)
     record = {
         "recipe": "tractography", "data": str(call.data.absolute()), "seed": seed, "config": config.to_plain(),
         "division": division.to_plain(),
@@ -95,7 +97,7 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
         if bundles.left_out:
             run.warn(f"tractography: {bundles.left_out}")
         torch.manual_seed(seed)
-        network = Denoiser(config.network, frame, volume)
+        network = Denoiser(config.network, frame, config.exemplar.num_around, volume)
         network.to(device)
         step = TrainingStep(
             network,
@@ -127,6 +129,7 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
             config=config,
             names=bundles.names,
             num_held=tuple(map(int, num_held)),
+            frame=frame,
             exemplars=pairs.exemplars,
             space=Space.enclosing(bundles.streamlines.reshape(-1, 3)) if image is None else Space.of_image(image),
             seed=seed,
@@ -142,8 +145,8 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
 class StreamlineBatches:
     """Batch `n` as a function of the seed and `n`: streamlines in an order that changes with each epoch, and noise.
 
-    Its image is what `pack` makes, (b, 8, p); its label is (b, 12, p): the clean streamline, the noisy one, the
-    exemplar in mm, the factors of streamline and noise, and the bundle.
+    Its image is what `pack` makes, (b, 9 + 3 k, c); its label is (b, 13, c): the clean streamline, the noisy one, the
+    exemplar and its scale, the factors of streamline and noise, and the bundle.
 
     Args:
         bundles: to train on.
@@ -166,21 +169,22 @@ class StreamlineBatches:
         # One time in each of as many equal intervals as there are streamlines: less chance in the loss.
         times = (numbers.permutation(self._batch_size) + numbers.random(self._batch_size)) / self._batch_size
         time = (times * NUM_TIMES).astype(np.int64)
-        noise = numbers.standard_normal((self._batch_size, *self._streamlines.shape[1:]), dtype=np.float32)
+        noise = numbers.standard_normal((self._batch_size, len(self._frame.sizes), 3), dtype=np.float32)
         column = numbers.integers(self._pairs.nearest.shape[1], size=self._batch_size)
         index, time, noise, column = index[share], time[share], noise[share], column[share]
         bundle = self._bundle[index]
-        exemplar_mm = self._pairs.exemplars.streamlines[self._pairs.nearest[index, column]]
-        clean, (signal, sigma) = (
-            self._frame.seen(self._streamlines[index], exemplar_mm, bundle),
-            self._factors[:, time],
+        exemplars_mm = self._pairs.exemplars.with_neighbors(
+            self._pairs.nearest[index, column], without=self._pairs.own[index]
         )
+        scales = self._frame.scales(exemplars_mm, bundle)
+        clean = self._frame.seen(self._streamlines[index], exemplars_mm[:, 0], scales)
+        signal, sigma = self._factors[:, time]
         noisy = torch.from_numpy(signal[:, None, None] * clean + sigma[:, None, None] * noise)
+        context = torch.from_numpy(self._frame.context(exemplars_mm, bundle))
         shown = torch.from_numpy(np.stack([signal, sigma, bundle.astype(np.float32)], axis=1))
-        exemplar = torch.from_numpy(exemplar_mm)
-        parts = [points.transpose(1, 2) for points in (torch.from_numpy(clean), noisy, exemplar)]
+        parts = [torch.from_numpy(clean).transpose(1, 2), noisy.transpose(1, 2), context[:, :3], context[:, -1:]]
         label = torch.cat([*parts, shown[..., None].expand(-1, -1, clean.shape[1])], dim=1)
-        image = pack(noisy, exemplar, torch.from_numpy(time), torch.from_numpy(bundle))
+        image = pack(noisy, context, torch.from_numpy(time), torch.from_numpy(bundle))
         return Batch(image=image, label=label, draws=(), regions=(), step=step)
 
     def _draw_batch(self, step: int) -> np.ndarray[Any, Any]:
@@ -202,14 +206,13 @@ class TractLoss:
 
     def __init__(self, config: TractographyConfig, frame: Frame, device: torch.device, world: World) -> None:
         self._config, self._world = config, world
-        self._scale_mm = torch.from_numpy(frame.scale_mm).to(device)
+        self._decoder = WaveDecoder(frame).to(device)
         self._mask = read_distance(Path(config.mask)).to(device) if config.loss.mask else None
 
     def __call__(self, output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         output = output.float().transpose(1, 2)
         clean, noisy = label[:, :3].transpose(1, 2), label[:, 3:6].transpose(1, 2)
-        exemplar_mm = label[:, 6:9].transpose(1, 2)
-        factors, bundle = label[:, 9:11, 0].T, label[:, 11, 0].long()
+        factors, bundle = label[:, 10:12, 0].T, label[:, 12, 0].long()
         signal, sigma = factors[..., None, None]
         noise = (noisy - signal * clean) / sigma
         wanted = target_of(clean, noise, factors, self._config.prediction)
@@ -217,15 +220,19 @@ class TractLoss:
         shape = self._config.loss
         if shape.flip or shape.bend or shape.mask:
             found = clean_of(output, noisy, factors, self._config.prediction)
-            each = each + factors[0].square() * self._of_shape(found, clean, exemplar_mm, bundle)
+            each = each + factors[0].square() * self._of_shape(found, clean, label[:, 6:10], bundle)
         total = self._world.total(each.sum().reshape(1))[0]
         return total / self._config.fit.batch_size
 
     def _of_shape(
-        self, found: torch.Tensor, clean: torch.Tensor, exemplar_mm: torch.Tensor, bundle: torch.Tensor
+        self, found: torch.Tensor, clean: torch.Tensor, context: torch.Tensor, bundle: torch.Tensor
     ) -> torch.Tensor:
-        shape, scale = self._config.loss, self._scale_mm[bundle, None, None]
-        found_mm, clean_mm = found * scale + exemplar_mm, clean * scale + exemplar_mm
+        shape, place = self._config.loss, self._decoder
+        exemplar_mm = place.exemplar_mm(context, bundle)
+        found_mm, clean_mm = (
+            (place.changes_mm(part.transpose(1, 2), context, bundle) + exemplar_mm).transpose(1, 2)
+            for part in (found, clean)
+        )
         result = torch.zeros_like(bundle, dtype=found.dtype)
         if shape.flip:
             ways = [(found_mm - direction).norm(dim=2).mean(dim=1) for direction in (clean_mm, clean_mm.flip(1))]
@@ -266,22 +273,22 @@ def load_tracts(folder: Path) -> TrainedTracts:
     """
     found, weights = read_trained(folder, "tractography", _FORMAT)
     config = TractographyConfig.parse(found["config"], where=str(folder / SPEC_NAME))
-    names = ("mean_mm", "spread_mm", "scale_mm")
-    frame = Frame(**{name: weights[name].numpy() for name in names})
-    exemplars = Exemplars(**{name: weights.pop(_EXEMPLARS + name).numpy() for name in ("streamlines", "bundle")})
+    frame = Frame(**{part.name: weights[f"decoder.{part.name}"].numpy() for part in fields(Frame)})
+    exemplars = Exemplars(**{part.name: weights.pop(_EXEMPLARS + part.name).numpy() for part in fields(Exemplars)})
     division = TractDivision(
         by=found["division"]["by"],
         groups=tuple(found["division"]["groups"]),
         files=found["division"]["files"],
         **{side: weights.pop(key).numpy().view(np.uint64) for side, key in _SIDES.items()},
     )
-    network = Denoiser(config.network, frame, _blank_volume(weights))
+    network = Denoiser(config.network, frame, config.exemplar.num_around, _blank_volume(weights))
     network.load_state_dict(weights)
     return TrainedTracts(
         network=network.eval(),
         config=config,
         names=tuple(found["names"]),
         num_held=tuple(found["num_held"]),
+        frame=frame,
         exemplars=exemplars,
         space=Space(affine=tuple(map(tuple, found["space"]["affine"])), shape=tuple(found["space"]["shape"])),
         seed=int(found["seed"]),

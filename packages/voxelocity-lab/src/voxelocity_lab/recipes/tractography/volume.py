@@ -114,14 +114,18 @@ def _products(vectors: np.ndarray[Any, Any], affine: np.ndarray[Any, Any]) -> np
     return np.stack([ras[..., a] * ras[..., b] for a, b in pairs]).astype(np.float32)
 
 
-def find_inside(mask: Path, points_mm: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Whether points (..., 3) in RAS mm lie in voxels of the mask that are not 0."""
-    grid, values = _read(mask)
+def find_outside_mm(mask: Path, points_mm: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """How far points (..., 3) in RAS mm lie from the mask, by the voxel of each: 0 inside, infinite outside its grid.
+
+    Raises:
+        ScanError: the mask cannot be read, is not (x, y, z), or is empty.
+    """
+    grid, far = _read_distances(mask)
     index = np.rint(apply_affine(np.linalg.inv(grid.matrix), points_mm)).astype(int)
-    is_within = ((index >= 0) & (index < values.shape[:3])).all(axis=-1)
-    index = np.clip(index, 0, np.array(values.shape[:3]) - 1)
-    hit: np.ndarray[Any, Any] = is_within & (values[index[..., 0], index[..., 1], index[..., 2]] != 0)
-    return hit
+    is_within = ((index >= 0) & (index < far.shape)).all(axis=-1)
+    index = np.clip(index, 0, np.array(far.shape) - 1)
+    found: np.ndarray[Any, Any] = np.where(is_within, far[index[..., 0], index[..., 1], index[..., 2]], np.inf)
+    return found
 
 
 def read_distance(mask: Path) -> ImageSampler:
@@ -130,14 +134,18 @@ def read_distance(mask: Path) -> ImageSampler:
     Raises:
         ScanError: the mask cannot be read, is not (x, y, z), or is empty.
     """
+    grid, far = _read_distances(mask)
+    return ImageSampler(torch.from_numpy(far)[None], grid.matrix)
+
+
+def _read_distances(mask: Path) -> tuple[Grid, np.ndarray[Any, Any]]:
     grid, values = _read(mask)
     if values.ndim != 3 or not values.any():
         raise ScanError(
             f"tractography: the mask {mask} has the shape {values.shape} and {np.count_nonzero(values)} "
             "voxels other than 0; give (x, y, z) with some"
         )
-    far = distance_transform_edt(values == 0, sampling=grid.spacing_mm).astype(np.float32)
-    return ImageSampler(torch.from_numpy(far)[None], grid.matrix)
+    return grid, distance_transform_edt(values == 0, sampling=grid.spacing_mm).astype(np.float32)
 
 
 def _read(path: Path) -> tuple[Grid, np.ndarray[Any, Any]]:
@@ -152,8 +160,25 @@ def find_image(data: Path, named: str) -> Path | None:
     """The image to show behind streamlines: the one that the model sees, or a T1 next to the data; None without any."""
     if named:
         return Path(named)
-    found = sorted(data.glob("*.nii*")) if data.is_dir() else []
+    found = sorted((data if data.is_dir() else data.parent).glob("*.nii*"))
     return next((path for path in found if "t1" in path.name.lower().split(".")[0].split("_")), None)
+
+
+def find_mask(mask: str, image: Path | None, real_mm: np.ndarray[Any, Any]) -> Path | None:
+    """The mask that streamlines should not leave: the one given, or an image that is 0 outside the brain, if any.
+
+    Args:
+        mask: of the settings.
+        image: of `find_image`; taken if 95 % of the points of real streamlines lie in its voxels other than 0.
+        real_mm: (..., 3) in RAS mm, of real streamlines.
+    """
+    if mask or image is None:
+        return Path(mask) if mask else None
+    try:
+        outside_mm = find_outside_mm(image, real_mm)
+    except ScanError:
+        return None
+    return image if (outside_mm == 0.0).mean() >= _LEAST_WITHIN else None
 
 
 def read_shadows(image: Path, points_mm: np.ndarray[Any, Any]) -> dict[str, Shadow]:

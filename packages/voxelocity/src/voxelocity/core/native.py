@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +44,16 @@ def why_not() -> str:
 @functools.cache
 def _library() -> Any:
     return ctypes.CDLL(str(build_loops.LIBRARY))
+
+
+@functools.cache
+def thread_pool() -> int:
+    """Where `GOMP_parallel` is in the library of threads that torch loaded before, for loops that share their work.
+
+    0 if torch uses another library: as its threads spin while they wait, a second pool would take cores from them.
+    """
+    found = getattr(ctypes.CDLL(None), "GOMP_parallel", None) if os.name == "posix" else None
+    return 0 if found is None else ctypes.cast(found, _POINTER).value or 0
 
 
 def levels() -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from voxelocity.core.native import NativeLoop, interpolate, rows_of, writable_ro
 from voxelocity.data.augment import native_loops, params
 from voxelocity.data.prepare import native_resample, native_restore
 from voxelocity.data.prepare.interpolate import neighbors
+from voxelocity.step import native_loss, native_norm
 
-_MODULES = (native, native_loops, native_resample, native_restore)
+_MODULES = (native, native_loops, native_resample, native_restore, native_norm, native_loss)
 LOOPS = {loop.name: loop for module in _MODULES for loop in vars(module).values() if isinstance(loop, NativeLoop)}
 _C_TYPES = {"int": "int64_t", "seed": "uint64_t", "float": "float", "double": "double"}
 _C_DTYPES = {"float32": "float", "float64": "double", "stored": "STORED"}

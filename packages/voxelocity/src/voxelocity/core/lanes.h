@@ -61,23 +61,6 @@ INLINE void store_uint16(uint16_t *to, lanes value, int64_t num) {
         for (int64_t k = 0; k < num; k++) to[k] = bits[k];
 }
 
-INLINE float as_float_float32(float value) { return value; }
-
-INLINE float as_stored_float32(float value) { return value; }
-
-INLINE float as_float_uint16(uint16_t bits) {
-    uint32_t word = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &word, sizeof value);
-    return value;
-}
-
-INLINE uint16_t as_stored_uint16(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return value == value ? (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) : 0x7fc0;
-}
-
 /* Parts of some work, which threads take as they come: one that has to wait for a core delays no other. */
 struct parts {
     void (*run)(const void *work, int64_t number);

@@ -127,6 +127,15 @@ def activated(norm: nn.Module, activation: nn.Module, features: torch.Tensor) ->
     return result
 
 
+def join(features: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Both along the channels. On a CPU in channels_last the gradient of each is dense; torch is slow with others."""
+    is_plain = type(features) is torch.Tensor and not torch.compiler.is_compiling()
+    if is_plain and native_norm.can_run(features):
+        result: torch.Tensor = _Joined.apply(features, other)  # type: ignore[no-untyped-call]
+        return result
+    return torch.cat((features, other), dim=1)
+
+
 def use_own_norms(network: nn.Module) -> None:
     """Makes torch's instance norms of a foreign network ours, in place; names, weights and hooks stay.
 
@@ -153,6 +162,18 @@ def forward_launches(network: nn.Module, dtype: torch.dtype) -> list[launches.La
     """The same of a network that is not trained."""
     found = possible_launches(network, dtype)
     return [launch for launch in found if launch.kernel.__name__ in ("norm_measure", "norm_apply")]
+
+
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        ctx.lengths = features.shape[1], other.shape[1]
+        return torch.cat((features, other), dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parts = torch.split(dy, ctx.lengths, dim=1)
+        return tuple(part.contiguous(memory_format=torch.channels_last_3d) for part in parts)
 
 
 class _NormAct(torch.autograd.Function):

@@ -1,5 +1,18 @@
 /* The loops of `loss.c` for one type of logits, STORED, named STORED_NAME. */
 
+/* The logits of a class, which are `step` apart in memory. */
+INLINE void TYPED(read_line)(const STORED *from, int64_t num, int64_t step, float *to) {
+    STORED line[MOST_VOXELS];
+    for (int64_t v = 0; v < num; v++) line[v] = from[v * step];
+    for (int64_t v = 0; v < num; v += LANES) store_float32(to + v, TYPED(load)(line + v, LANES), LANES);
+}
+
+INLINE void TYPED(write_line)(const float *from, int64_t num, int64_t step, STORED *to) {
+    STORED line[MOST_VOXELS];
+    for (int64_t v = 0; v < num; v += LANES) TYPED(store)(line + v, lanes_at(from + v), LANES);
+    for (int64_t v = 0; v < num; v++) to[v * step] = line[v];
+}
+
 /* The tile of voxels from `first` on; 0 if a voxel that counts has a label that is not a class. */
 INLINE int TYPED(read_tile)(const struct loss_work *work, struct tile *tile, int64_t sample, int64_t first,
                             int64_t num) {
@@ -13,14 +26,11 @@ INLINE int TYPED(read_tile)(const struct loss_work *work, struct tile *tile, int
         tile->label[v] = v < num ? label[v] : -1;
         is_inside &= !tile->known[v] || tile->label[v] < classes;
     }
-    if (work->voxel_step == 1)
-        for (int64_t k = 0; k < classes; k++)
-            for (int64_t v = 0; v < num; v++) tile->logits[k * tile->num + v] = TYPED(as_float)(from[k * work->class_step + v]);
-    else
-        for (int64_t v = 0; v < num; v++)
-            for (int64_t k = 0; k < classes; k++) tile->logits[k * tile->num + v] = TYPED(as_float)(from[v * classes + k]);
-    for (int64_t k = 0; k < classes; k++)
-        for (int64_t v = num; v < tile->num; v++) tile->logits[k * tile->num + v] = 0;
+    for (int64_t k = 0; k < classes; k++) {
+        float *to = tile->logits + k * tile->num;
+        TYPED(read_line)(from + k * work->class_step, num, work->voxel_step, to);
+        for (int64_t v = num; v < tile->num; v++) to[v] = 0;
+    }
     return is_inside || !work->has_term;
 }
 
@@ -59,12 +69,8 @@ static void TYPED(gradient_part)(const void *given, int64_t number) {
         make_exponentials(work, &tile);
         make_probabilities(work, &tile);
         make_gradient(work, &tile, factors, factors + classes);
-        if (work->voxel_step == 1)
-            for (int64_t k = 0; k < classes; k++)
-                for (int64_t v = 0; v < num; v++) to[k * work->class_step + v] = TYPED(as_stored)(tile.logits[k * tile.num + v]);
-        else
-            for (int64_t v = 0; v < num; v++)
-                for (int64_t k = 0; k < classes; k++) to[v * classes + k] = TYPED(as_stored)(tile.logits[k * tile.num + v]);
+        for (int64_t k = 0; k < classes; k++)
+            TYPED(write_line)(tile.logits + k * tile.num, num, work->voxel_step, to + k * work->class_step);
     }
 }
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from voxelocity.core.region import Index3
-from voxelocity.step.fused_norm import InstanceNorm, activated
+from voxelocity.step.fused_norm import InstanceNorm, activated, join
 
 _ONE: Index3 = (1, 1, 1)
 
@@ -88,7 +88,7 @@ class _Parts:
 
 
 class _Finish(nn.Sequential):
-    """What follows a convolution: norm, dropout and activation, the first and the last at once if nothing is dropped."""
+    """What follows a convolution: norm, dropout, activation; the first and the last at once if nothing is dropped."""
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         norm, dropout, activation = self
@@ -121,7 +121,7 @@ class _Skip(nn.Module):
         self.submodule = submodule
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return torch.cat([features, self.submodule(features)], dim=1)
+        return join(features, self.submodule(features))
 
 
 class _ResidualUnit(nn.Module):

@@ -3,6 +3,7 @@
 import functools
 import re
 import runpy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -178,3 +179,13 @@ def test_a_build_without_a_compiler_or_with_one_that_fails_says_why(monkeypatch,
 def test_the_build_needs_no_package_of_ours():
     # As the hook of the wheel and the doctor run it.
     assert runpy.run_path(build_loops.__file__)["stamp"]() == build_loops.stamp()
+
+
+def test_freed_memory_is_kept_where_the_c_library_can(monkeypatch):
+    asked = []
+    options = SimpleNamespace(mallopt=lambda *option: asked.append(option) or 1)
+    monkeypatch.setattr(native.ctypes, "CDLL", lambda name: options)
+    assert native.keep_freed_memory()
+    assert asked == [(-3, 2**25), (-1, 2**31 - 1)]
+    monkeypatch.setattr(native.ctypes, "CDLL", lambda name: SimpleNamespace())
+    assert not native.keep_freed_memory()

@@ -9,6 +9,10 @@ from voxelocity.infer.model import PredictionSpec
 from voxelocity_observe.core.device import Device, Host
 
 
+_FOR_GOOD = {"expandable_segments": False, "keep_freed_memory": False}
+"""What allocators keep to the end of the process: not for a prediction in a program of the user."""
+
+
 @contextmanager
 def switches_of(spec: PredictionSpec, devices: Sequence[Device]) -> Iterator[None]:
     """Within the block, CUDA's libraries and our own norm compute as the model says; afterwards as before.
@@ -25,8 +29,7 @@ def switches_of(spec: PredictionSpec, devices: Sequence[Device]) -> Iterator[Non
         return
     from voxelocity.step import backend_as_found, set_backend
 
-    # The allocator keeps a setting for good.
-    backend = spec.backend.model_copy(update={"cudnn_benchmark": False, "expandable_segments": False})
+    backend = spec.backend.model_copy(update={"cudnn_benchmark": False, **_FOR_GOOD})
     device = next((device for device in of_torch if device.type == "cuda"), of_torch[0])
     with backend_as_found(device):
         set_backend(backend, device)

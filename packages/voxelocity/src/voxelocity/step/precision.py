@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from voxelocity.core.native import keep_freed_memory
 from voxelocity.step.fused import is_fused, set_fused
 from voxelocity.step.precision_config import BackendConfig, CompileMode, PrecisionConfig
 from voxelocity_observe.core.errors import ConfigError
@@ -70,10 +71,12 @@ def check_compiler(mode: CompileMode, device: torch.device) -> None:
 
 
 def set_backend(config: BackendConfig, device: torch.device) -> None:
-    """Sets the process's switches for a device; for a CPU those of our own norm and loss alone."""
+    """Sets the process's switches for a device; on a CPU those of our own norm and loss, and of freed memory."""
     set_fused("loss", config.fused_loss)
     set_fused("norm", config.fused_norm)
     if device.type != "cuda":
+        if device.type == "cpu" and config.keep_freed_memory:
+            keep_freed_memory()
         return
     torch.backends.cudnn.allow_tf32 = config.tf32
     torch.backends.cuda.matmul.allow_tf32 = config.tf32

@@ -46,6 +46,10 @@ class BackendConfig(Config):
     expandable_segments: bool = False
     """Whether torch's allocator lets its segments grow, which leaves fewer gaps where sizes vary. Applies to memory
     taken after it is set. Does not change results."""
+    keep_freed_memory: bool = True
+    """Whether a process that trains on a CPU keeps up to 2 GiB of freed memory for its next step, as far as tensors are
+    below 32 MiB. Otherwise the system takes it back and clears it, page by page, when it is needed again. Applies for
+    good, and with glibc alone. Does not change results."""
     fused_loss: bool = True
     """Whether the loss and its gradient are computed in two passes over the logits by code of our own: kernels on a GPU
     where Triton can run them, loops in C on a CPU. If not, by torch's operations, which agree up to roundings."""

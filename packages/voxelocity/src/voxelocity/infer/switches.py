@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from voxelocity.infer.model import PredictionSpec
 from voxelocity_observe.core.device import Device, Host
 
-
 _FOR_GOOD = {"expandable_segments": False, "keep_freed_memory": False}
 """What allocators keep to the end of the process: not for a prediction in a program of the user."""
 

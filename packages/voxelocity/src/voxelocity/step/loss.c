@@ -5,16 +5,16 @@
 
 enum {
     MOST_CLASSES = 256,
-    MOST_VOXELS = 256,            /* of a tile */
+    MOST_VOXELS = 256,        /* of a tile */
     TILE = MOST_CLASSES * 16, /* its logits */
-    PART = 16384,                 /* voxels of a part of the work */
+    PART = 16384,             /* voxels of a part of the work */
 };
 
 /* `logits` (b, v, k) or (b, k, v), with these steps from voxel to voxel and from class to class; `label` (b, v).
  * Forward, `parts` (b, chunks, 3 k + 2) get the sums of each chunk: of each class the probability where it is true, the
  * probability, and its voxels; then minus the log of the probability of what is true, and the voxels that count.
- * Backward, `factors` (b, 2, k) are of the probability where the class is true, and of the probability; `factor` is that
- * of the mean over voxels. */
+ * Backward, `factors` (b, 2, k) are of the probability where the class is true, and of the probability; `factor` is
+ * that of the mean over voxels. */
 struct loss_work {
     const void *logits;
     void *out;

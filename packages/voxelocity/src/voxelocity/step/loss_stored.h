@@ -16,9 +16,9 @@ INLINE void TYPED(write_line)(const float *from, int64_t num, int64_t step, STOR
 /* The tile of voxels from `first` on; 0 if a voxel that counts has a label that is not a class. */
 INLINE int TYPED(read_tile)(const struct loss_work *work, struct tile *tile, int64_t sample, int64_t first,
                             int64_t num) {
-    const STORED *from = (const STORED *)work->logits + sample * work->voxels * work->classes + first * work->voxel_step;
-    const uint8_t *label = work->label + sample * work->voxels + first;
     int64_t classes = work->classes, is_inside = 1;
+    const STORED *from = (const STORED *)work->logits + sample * work->voxels * classes + first * work->voxel_step;
+    const uint8_t *label = work->label + sample * work->voxels + first;
     tile->num = (num + LANES - 1) / LANES * LANES;
     for (int64_t v = 0; v < tile->num; v++) {
         tile->known[v] = v < num && label[v] != work->ignored ? -1 : 0;
@@ -74,9 +74,9 @@ static void TYPED(gradient_part)(const void *given, int64_t number) {
     }
 }
 
-/* The sums (b, 3 classes + 2) of each patch. `sizes` are b, classes, voxels, the steps in memory from voxel to voxel and
- * from class to class, the label that does not count or -1, whether the mean over voxels is asked for, and the length of
- * `parts`, which is scratch. */
+/* The sums (b, 3 classes + 2) of each patch. `sizes` are b, classes, voxels, the steps in memory from voxel to voxel
+ * and from class to class, the label that does not count or -1, whether the mean over voxels is asked for, and the
+ * length of `parts`, which is scratch. */
 int TYPED_LOOP(loss_sums)(const STORED *logits, const uint8_t *label, const int64_t *sizes, double *parts, double *sums,
                           int64_t pool) {
     struct loss_work work = loss_work_of(sizes, label);

@@ -11,7 +11,7 @@ from voxelocity.core.native import NativeLoop, has_loops
 from voxelocity.core.volume import Array
 from voxelocity.step.fused import differentiable_once, is_fused
 from voxelocity.step.loss_table import LOSSES, LossConfig, share_of_positives
-from voxelocity.step.native_norm import pool_of_threads
+from voxelocity.step.native_norm import memory_of, pool_of_threads
 
 _STORED = ("float32", "uint16")
 _sums = NativeLoop(
@@ -70,13 +70,6 @@ def sums(
     return made
 
 
-def _memory(logits: torch.Tensor) -> Array:
-    """The memory of logits, in the order in which it lies; of bfloat16, its bits."""
-    rows = logits.detach() if logits.is_contiguous() else logits.detach().movedim(1, -1)
-    found: Array = (rows.view(torch.uint16) if rows.dtype == torch.bfloat16 else rows).numpy()
-    return found
-
-
 def _sizes(logits: torch.Tensor, config: LossConfig, ignored: int, num_sums: int = 0) -> Array:
     batch, classes, voxels = len(logits), logits.shape[1], logits.shape[2:].numel()
     steps = (1, voxels) if logits.is_contiguous() else (classes, 1)
@@ -94,7 +87,7 @@ class _Sums(torch.autograd.Function):
         parts = torch.empty(batch, -(-voxels // _PART), 3 * classes + 2, dtype=torch.float64)
         made = torch.empty(batch, 3 * classes + 2, dtype=torch.float64)
         sizes = _sizes(logits, config, ignored, parts.numel())
-        _sums(_memory(logits), label.numpy(), sizes, parts.numpy(), made.numpy(), pool_of_threads())
+        _sums(memory_of(logits), label.numpy(), sizes, parts.numpy(), made.numpy(), pool_of_threads())
         agreed, predicted, true = made[:, :-2].view(batch, 3, classes).unbind(1)
         alpha = share_of_positives(config)
         known = made[:, -1].sum()
@@ -117,7 +110,7 @@ class _Sums(torch.autograd.Function):
         sizes = _sizes(logits, context.config, context.ignored)
         factor = (of_mean * weight).float().reshape(1)
         _gradient(
-            *(_memory(logits), label.numpy(), sizes, factors.numpy(), factor.numpy()),
-            *(_memory(gradient), pool_of_threads()),
+            *(memory_of(logits), label.numpy(), sizes, factors.numpy(), factor.numpy()),
+            *(memory_of(gradient), pool_of_threads()),
         )
         return gradient, None, None, None

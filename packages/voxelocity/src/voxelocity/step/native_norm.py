@@ -83,9 +83,9 @@ def norm_act(features: torch.Tensor, norm: nn.InstanceNorm3d, activation: nn.Mod
     return result
 
 
-def _rows(features: torch.Tensor) -> Array:
-    """The memory of features (b, c, x, y, z) with channels innermost; of bfloat16, its bits."""
-    rows = features.detach().permute(0, 2, 3, 4, 1)
+def memory_of(values: torch.Tensor) -> Array:
+    """The memory of values (b, c, x, y, z), dense with channels first or last; of bfloat16, its bits."""
+    rows = values.detach() if values.is_contiguous() else values.detach().movedim(1, -1)
     found: Array = (rows.view(torch.uint16) if rows.dtype == torch.bfloat16 else rows).numpy()
     return found
 
@@ -131,7 +131,7 @@ class _NormAct(torch.autograd.Function):
         if type(x) is torch.Tensor:
             parts = torch.empty((sizes.batch, sizes.chunks, 2, sizes.channels)).numpy()
             given = _line(weight, sizes.channels, 1.0), _line(bias, sizes.channels, 0.0), _line(slope, 1, 1.0)
-            _forward(_rows(x), sizes.array(), *given, eps, parts, moments.numpy(), _rows(y), pool_of_threads())
+            _forward(memory_of(x), sizes.array(), *given, eps, parts, moments.numpy(), memory_of(y), pool_of_threads())
         ctx.save_for_backward(x, weight, bias, slope, moments)
         return y
 
@@ -148,8 +148,8 @@ class _NormAct(torch.autograd.Function):
             means = torch.empty((sizes.batch, 2, sizes.channels)).numpy()
             given = _line(weight, sizes.channels, 1.0), _line(bias, sizes.channels, 0.0), _line(slope, 1, 1.0)
             _backward(
-                *(_rows(x), _rows(dy), sizes.array(), moments.numpy(), *given, parts, means),
-                *(_rows(dx), of_weights.numpy(), of_slope.numpy(), pool_of_threads()),
+                *(memory_of(x), memory_of(dy), sizes.array(), moments.numpy(), *given, parts, means),
+                *(memory_of(dx), of_weights.numpy(), of_slope.numpy(), pool_of_threads()),
             )
         is_affine = weight is not None
         return (

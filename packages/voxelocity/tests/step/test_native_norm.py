@@ -197,3 +197,12 @@ def test_a_second_derivative_is_refused():
     x = features((1, 8, 3, 4, 5))
     with pytest.raises(RuntimeError, match=r"backend\.fused_norm=false"):
         torch.autograd.grad(norm_act(x, norm_of(8), None).square().sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_predictions_need_no_gradients(context):
+    norm = norm_of(8)
+    with context():
+        found = norm_act(features((1, 8, 3, 4, 5)) * 1.0, norm, None)
+    assert not found.requires_grad
+    assert error(found, torch.nn.InstanceNorm3d.forward(norm, features((1, 8, 3, 4, 5)))) < 3e-6

@@ -103,9 +103,11 @@ class InstanceNorm(nn.InstanceNorm3d):
 
     def forward(self, features: torch.Tensor, activation: nn.Module | None = None) -> torch.Tensor:
         if features.shape[1] == self.num_features:
-            if (activation is None or isinstance(activation, nn.LeakyReLU)) and can_fuse(features):
-                slope = 1.0 if activation is None else activation.negative_slope
-                return norm_act(features, self.weight, self.bias, eps=self.eps, slope=slope)
+            if can_fuse(features):
+                is_leaky = isinstance(activation, nn.LeakyReLU)
+                slope = activation.negative_slope if isinstance(activation, nn.LeakyReLU) else 1.0
+                normed = norm_act(features, self.weight, self.bias, eps=self.eps, slope=slope)
+                return normed if activation is None or is_leaky else activation(normed)
             if native_norm.knows(activation) and native_norm.can_run(features):
                 return native_norm.norm_act(features, self, activation)
         normed = self._normed(features)

@@ -29,7 +29,7 @@ def test_waiting_is_counted_from_the_first_stretch_on():
     assert waiting_percent(facts(stretch(1, 3.0, wait_s=1.0), stretch(9, 7.0))) == pytest.approx(10.0)
 
 
-def test_each_round_trains_once_and_times_the_same_step_on_one_batch(tmp_path, monkeypatch):
+def test_each_round_trains_once_and_times_the_same_step_with_our_code_and_with_torchs(tmp_path, monkeypatch):
     calls = []
 
     def python(*words):
@@ -41,9 +41,11 @@ def test_each_round_trains_once_and_times_the_same_step_on_one_batch(tmp_path, m
     phantoms = PhantomSet(kind="ct", shape=(16, 16, 12), num_cases=2)
     scenario = TrainingScenario(cases=phantoms, repeats=3, resident_s=2.5)
     step, waiting = training.run(scenario, BenchFolders(work=tmp_path))
-    assert [figure.values for figure in step.figures] == [(25.0,) * 3, (20.0,) * 3]
+    assert [figure.values for figure in step.figures] == [(25.0,) * 3, (20.0,) * 3, (20.0,) * 3]
     assert [figure.values for figure in waiting.figures] == [pytest.approx((1.0,) * 3)]
     trained, timed = ([words for words in calls if words[0] == first] for first in ("-m", "-c"))
-    assert len(trained) == len(timed) == 3
+    assert len(trained) == 3
+    assert [words[4:] for words in timed].count([]) == 3
+    assert [words[4:] for words in timed].count(["fused_norm", "fused_loss", "keep_freed_memory"]) == 3
     assert all(words[words.index("-o") + 1] == timed[0][2] for words in trained)
     assert trained[0][-2:] == ["--time-budget", "60s"]

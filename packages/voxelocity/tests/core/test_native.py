@@ -8,6 +8,7 @@ import runpy
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,8 +22,12 @@ from voxelocity.monai.deterministic import native_loops as whole_loops
 from voxelocity.monai.steps.intensity import native_loops as intensity_loops
 from voxelocity.monai.steps.spatial import native_loops as spatial_loops
 from voxelocity.monai.steps.spatial.step import AxisWeights
+from voxelocity.step import native_loss, native_norm
 
-_MODULES = (native, native_loops, native_resample, native_restore, whole_loops, intensity_loops, spatial_loops)
+_MODULES = (
+    *(native, native_loops, native_resample, native_restore, whole_loops, intensity_loops, spatial_loops),
+    *(native_norm, native_loss),
+)
 LOOPS = {loop.name: loop for module in _MODULES for loop in vars(module).values() if isinstance(loop, NativeLoop)}
 _C_TYPES = {"int": "int64_t", "seed": "uint64_t", "float": "float", "double": "double"}
 _C_DTYPES = {"float32": "float", "float64": "double", "stored": "STORED"}
@@ -334,3 +339,13 @@ def test_the_build_needs_no_package_of_ours():
     by_path = runpy.run_path(build_loops.__file__)
     assert by_path["stamp"]() == build_loops.stamp()
     assert by_path["LIBRARY"] == LIBRARY == Path(native.__file__).parent / "loops.so"
+
+
+def test_freed_memory_is_kept_where_the_c_library_can(monkeypatch):
+    asked = []
+    options = SimpleNamespace(mallopt=lambda *option: asked.append(option) or 1)
+    monkeypatch.setattr(native.ctypes, "CDLL", lambda name: options)
+    assert native.keep_freed_memory()
+    assert asked == [(-3, 2**25), (-1, 2**31 - 1)]
+    monkeypatch.setattr(native.ctypes, "CDLL", lambda name: SimpleNamespace())
+    assert not native.keep_freed_memory()

@@ -51,11 +51,13 @@ def test_switches_are_those_of_the_training_within_and_the_processs_afterwards()
     assert switches() == before
 
 
-@pytest.mark.parametrize("devices", [[CPU], [HOST], [CPU, HOST]])
-def test_nothing_changes_without_a_cuda_device(devices):
+def test_nothing_changes_without_a_device_of_torch_and_on_a_cpu_our_norm_alone():
     before = switches()
-    with switches_of(spec(tf32=False, fused_norm=False), devices):
+    with switches_of(spec(tf32=False, fused_norm=False), [HOST]):
         assert switches() == before
+    with switches_of(spec(tf32=False, fused_norm=False), [CPU, HOST]):
+        assert switches() == (False, *before[1:])
+    assert switches() == before
 
 
 def test_a_model_that_says_nothing_leaves_the_processs_switches():

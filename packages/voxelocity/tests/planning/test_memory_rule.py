@@ -17,6 +17,7 @@ from voxelocity.step import (
     build_loss,
     build_network,
 )
+from voxelocity.step.native_loss import has_loop
 from voxelocity_observe.core.errors import ConfigError
 
 PATCH = (16, 16, 16)
@@ -30,7 +31,7 @@ def patch_pass(network, num_outputs, is_half, shape_voxel=PATCH):
     return PatchPass(network=network, shape_voxel=shape_voxel, num_channels=1, num_outputs=num_outputs, is_half=is_half)
 
 
-def counted(config, num_classes, compute, *, optimizer="adamw", batch_size=1, **options):
+def counted(config, num_classes, compute, *, optimizer="adamw", batch_size=1, has_fused_loss=False, **options):
     """What `count_tensors` says of a step on these patches."""
     step = CountedStep(
         network=config,
@@ -38,6 +39,7 @@ def counted(config, num_classes, compute, *, optimizer="adamw", batch_size=1, **
         optimizer=OptimizerConfig(name=optimizer, learning_rate=1e-3, **options),
         precision=PrecisionConfig(compute=compute),
         num_outputs=num_classes,
+        has_fused_loss=has_fused_loss,
     )
     return count_tensors(step, batch_bcxyz=(batch_size, 1, *PATCH), windows_bcxyz=(2, 1, *PATCH), device=CPU)
 
@@ -68,7 +70,8 @@ def counted_alone(config, num_classes, compute, **changes):
 def test_counting_by_shapes_gives_what_a_step_makes(network, compute, optimizer, monkeypatch):
     factory = {"factory": f"{__name__}:Own"} if network == "custom" else {}
     config = NetworkConfig.parse({"name": network, **WIDTHS, **factory})
-    known = counted(config, 3, compute, optimizer=optimizer, batch_size=2, average_decay=0.9)
+    is_ours = has_loop(LossConfig(), 0)
+    known = counted(config, 3, compute, optimizer=optimizer, batch_size=2, has_fused_loss=is_ours, average_decay=0.9)
     options = OptimizerConfig(name=optimizer, learning_rate=1e-3, average_decay=0.9)
     built = build_network(config, num_channels=1, num_classes=3, seed=0).train()
     step = TrainingStep(
@@ -106,7 +109,7 @@ def test_overlapping_classes_and_ignored_voxels_are_counted_with_their_loss():
 
 
 @pytest.mark.parametrize(("compute", "least", "most"), [("float32", 8, 24), ("bfloat16", 12, 28)])
-def test_a_loss_of_kernels_makes_only_the_gradient_of_the_logits(compute, least, most):
+def test_a_loss_of_our_own_makes_only_the_gradient_of_the_logits(compute, least, most):
     config = NetworkConfig.parse({"name": "unet", **WIDTHS})
     torchs, ours = (counted_alone(config, 60, compute, has_fused_loss=fused) for fused in (False, True))
     assert least < (torchs.activations - ours.activations) / (60 * 16**3) < most

@@ -358,8 +358,6 @@ def test_the_switch_is_the_process_s_and_is_put_back(monkeypatch):
             set_fused("norm", True)
         assert not is_fused("norm")
     assert is_fused("norm")
-    set_backend(BackendConfig(fused_norm=False), torch.device("cpu"))
-    assert is_fused("norm")
 
 
 def test_memory_is_counted_with_shapes_alone(monkeypatch):

@@ -164,9 +164,16 @@ def test_the_fused_loss_is_switched_for_the_process_and_switched_back():
     with backend_as_found(CUDA):
         set_backend(BackendConfig(fused_loss=False), CUDA)
         assert not is_fused("loss")
-        set_backend(BackendConfig(fused_loss=True), CPU)
-        assert not is_fused("loss")
     assert is_fused("loss")
+
+
+def test_a_cpu_has_our_norm_and_loss_and_no_switch_of_cuda():
+    before = switches()
+    with backend_as_found(CPU):
+        set_backend(BackendConfig(fused_loss=False, fused_norm=False, tf32=not before[0]), CPU)
+        assert (is_fused("loss"), is_fused("norm")) == (False, False)
+        assert switches() == before
+    assert (is_fused("loss"), is_fused("norm")) == (True, True)
 
 
 def test_nothing_is_put_back_on_a_cpu():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from voxelocity.report import RunFacts, read_run
@@ -16,6 +17,8 @@ from voxelocity_lab.bench.processes import run_python
 from voxelocity_observe.core.clock import Stopwatch
 
 _TRAIN, _RESIDENT = "Voxelocity train", "the same step on one synthetic batch"
+_PLAIN = "that with torch's norm and loss, and freed memory returned"
+_OWN = ("fused_norm", "fused_loss", "keep_freed_memory")
 _WARM_UP_STEPS = 3
 # About the size of MSD's hippocampus cases.
 _SMALL_CASES = PhantomSet(kind="ct", shape=(36, 50, 36), num_cases=64)
@@ -57,20 +60,24 @@ def _step_and_waiting(scenario: TrainingScenario, words: str, dataset: Path, pla
         percent.append(waiting_percent(facts))
         return step_ms(facts)
 
-    def resident() -> float:
+    def resident(*switches: str) -> float:
         # No side begins before ours has run: the first round is begun by the first side.
         code = f"from {__name__} import main; main()"
-        return float(run_python("-c", code, out, scenario.resident_s).splitlines()[-1])
+        return float(run_python("-c", code, out, scenario.resident_s, *switches).splitlines()[-1])
 
     yield compare(
         f"training step, {words}",
         "ms a step",
-        [BenchSide(name=_TRAIN, once=train), BenchSide(name=_RESIDENT, once=resident)],
+        [
+            BenchSide(name=_TRAIN, once=train),
+            BenchSide(name=_RESIDENT, once=resident),
+            BenchSide(name=_PLAIN, once=partial(resident, *_OWN)),
+        ],
         repeats=scenario.repeats,
         warmup=0,
         note=(
             f"`voxelocity train {' '.join(options)}`, on the CPU, where the feed's threads take time from the step as "
-            "well; each round two fresh processes"
+            "well; each round three fresh processes"
         ),
     )
     ours = Figure(name=_TRAIN, note="as the run's report says, the start of the feed included", values=tuple(percent))
@@ -89,19 +96,20 @@ def waiting_percent(facts: RunFacts) -> float:
     return 100.0 * sum(record.wait_s for record in facts.steps) / sum(record.seconds for record in facts.steps)
 
 
-def resident_step_ms(run: Path, *, seconds: float) -> float:
+def resident_step_ms(run: Path, *, seconds: float, off: Sequence[str] = ()) -> float:
     """Milliseconds that a step of a finished run takes on a batch of noise that never changes, on the CPU.
 
-    It steps for `seconds` after a few steps that do not count; at least one step does.
+    It steps for `seconds` after a few steps that do not count; at least one step does. `off` are keys of `backend`.
     """
     import torch
 
     from voxelocity.infer import load_model
     from voxelocity.planning import Plan
     from voxelocity.planning.step_timing import random_batch
-    from voxelocity.step import TrainingStep, build_loss, build_network
+    from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
 
     plan = Plan.parse(read_run(run).plan, where=str(run / "run.yaml"))
+    set_backend(plan.backend.model_copy(update=dict.fromkeys(off, False)), torch.device("cpu"))
     _, spec = load_model(run, factory=plan.network.factory)
     sizes = {"num_channels": len(spec.channels), "num_classes": len(spec.labels)}
     network = build_network(plan.network, seed=plan.seed, **sizes).train()
@@ -123,5 +131,5 @@ def resident_step_ms(run: Path, *, seconds: float) -> float:
 
 
 def main() -> None:
-    """The entry point of a process for `resident_step_ms`: RUN SECONDS; prints the milliseconds."""
-    print(resident_step_ms(Path(sys.argv[1]), seconds=float(sys.argv[2])))
+    """The entry point of a process for `resident_step_ms`: RUN SECONDS [OFF ...]; prints the milliseconds."""
+    print(resident_step_ms(Path(sys.argv[1]), seconds=float(sys.argv[2]), off=sys.argv[3:]))

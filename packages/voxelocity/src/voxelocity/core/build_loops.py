@@ -26,8 +26,12 @@ LIBRARY = PACKAGE / "core" / "loops.so"
 COMMAND = "python -m voxelocity.core.build_loops"
 _COMPILERS = ("cc", "gcc", "clang")
 # Each operation rounds by itself, NaN and infinity included. What is left out is what C promises beyond results: traps
-# of the floating-point unit and `errno` of the C library.
-_FLAGS = ("-std=c11", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-Wall")
+# of the floating-point unit and `errno` of the C library. Vectors are passed to inlined functions only, so gcc need not
+# explain how it would pass them to others.
+_FLAGS = (
+    *("-std=c11", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
+    *("-Wall", "-Wno-psabi"),
+)
 _LEVELS = {
     "plain": (),
     "avx2": ("-mavx2", "-mfma"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,8 @@ _SCALARS: dict[str, Any] = {
     "double": ctypes.c_double,
 }
 _STORED = "stored"
+# M_MMAP_THRESHOLD, of which 32 MiB is the most, and M_TRIM_THRESHOLD.
+_KEPT = ((-3, 2**25), (-1, 2**31 - 1))
 _OUT_OF_MEMORY = 1
 
 
@@ -51,6 +54,25 @@ def why_not() -> str:
 @functools.cache
 def _library() -> Any:
     return ctypes.CDLL(str(build_loops.LIBRARY))
+
+
+@functools.cache
+def thread_pool() -> int:
+    """Where `GOMP_parallel` is in the library of threads that torch loaded before, for loops that share their work.
+
+    0 if torch uses another library: as its threads spin while they wait, a second pool would take cores from them.
+    """
+    found = getattr(ctypes.CDLL(None), "GOMP_parallel", None) if os.name == "posix" else None
+    return 0 if found is None else ctypes.cast(found, _POINTER).value or 0
+
+
+def keep_freed_memory() -> bool:
+    """Lets the C library keep up to 2 GiB of freed memory for what is allocated next; False if it is not glibc.
+
+    Otherwise it returns most of it to the system, which clears each page when it is used again. For good.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    return set_option is not None and all(set_option(*option) == 1 for option in _KEPT)
 
 
 def levels() -> tuple[str, ...]:

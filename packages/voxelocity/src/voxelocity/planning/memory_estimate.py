@@ -20,6 +20,7 @@ from voxelocity.planning.make import Planned, model_spec, read_overrides
 from voxelocity.planning.memory_rule import LIBRARIES_BYTES, WORKSPACE_BYTES, CountedStep, StepTensors, count_tensors
 from voxelocity.step.fused_loss import MOST_REGIONS, has_kernels
 from voxelocity.step.graph import LARGE_SHARE
+from voxelocity.step.native_loss import has_loop
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.quantities import bytes_text
 from voxelocity_observe.document.blocks import Document, Section, Table
@@ -111,8 +112,10 @@ def estimate_memory(
 
 
 def _has_fused_loss(planned: Planned, *, num_regions: int) -> bool:
-    """Whether kernels of ours will compute the loss."""
+    """Whether code of ours will compute the loss."""
     plan, machine = planned.plan, planned.machine
+    if machine.device == "cpu":
+        return plan.backend.fused_loss and has_loop(plan.loss, num_regions)
     return (
         machine.device == "cuda"
         and machine.has_triton

@@ -126,7 +126,7 @@ class CountedStep:
         num_outputs: channels of the logits.
         regions: as for `build_loss`.
         ignored: as for `build_loss`.
-        has_fused_loss: whether kernels compute the loss, which makes nothing of the size of the logits but their
+        has_fused_loss: whether code of ours computes the loss, which makes nothing of the size of the logits but their
             gradient; torch's makes about 20 bytes a voxel and class more.
     """
 
@@ -216,7 +216,7 @@ def count_tensors(
 
 
 class _FusedLoss(torch.autograd.Function):
-    """The tensors of `step.fused_loss`, whose kernels cannot run on shapes alone."""
+    """The tensors of `step.fused_loss` and `step.native_loss`, which cannot run on shapes alone."""
 
     @staticmethod
     def forward(context: Any, logits: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@
 - `loss`: a loss built. `optimizer`, `own_optimizers`: learning rate, state of an optimizer, Muon and NovoGrad.
 - `precision` with `precision_config`: number formats, memory format, switches.
 - `fused`: which kernels may be used; `fused_norm` and `triton_norm`, `fused_loss` and `triton_loss`; `triton_math`
-  is what kernels share; `ahead` compiles.
+  is what kernels share; `ahead` compiles. `native_norm` and `native_loss`: the same on a CPU, in C.
 - `overflow`: the layer that broke a step, and layers that stay in float32.
 - `dropout`: its numbers, by seed and step. `full_memory`: what is said when a step does not fit.
 """

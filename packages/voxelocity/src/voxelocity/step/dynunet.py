@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from voxelocity.core.region import Index3
-from voxelocity.step.fused_norm import InstanceNorm, activated
+from voxelocity.step.fused_norm import InstanceNorm, activated, join
 
 _SLOPE = 0.01
 
@@ -121,7 +121,7 @@ class _UpBlock(nn.Module):
         self.conv_block = _Block(2 * after, after, kernel, (1, 1, 1), norm=norm, dropout=dropout, is_residual=False)
 
     def forward(self, features: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
-        joined: torch.Tensor = self.conv_block(torch.cat((self.transp_conv(features), skip), dim=1))
+        joined: torch.Tensor = self.conv_block(join(self.transp_conv(features), skip))
         return joined
 
 

@@ -1,6 +1,7 @@
-"""Instance norm fused with the leaky ReLU after it, for GPUs in channels_last_3d memory; torch's norm elsewhere.
+"""Instance norm fused with the leaky ReLU after it, in channels_last_3d memory; torch's norm elsewhere.
 
-torch's instance norm leaves channels_last: it copies its input, and the next convolution converts its output back.
+torch's instance norm leaves channels_last: it copies its input, and the next convolution converts its output back. On a
+GPU kernels here compute it, on a CPU the C loops of `native_norm`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from voxelocity.core import kernels as launches
+from voxelocity.step import native_norm
 from voxelocity.step.fused import differentiable_once, has_triton, is_fused
 from voxelocity_observe.core.device import as_current
 
@@ -95,14 +97,19 @@ def norm_act(
 class InstanceNorm(nn.InstanceNorm3d):
     """torch's instance norm, up to roundings, in channels_last without copies; an activation after it may be fused.
 
-    In float32 on a CPU it is a group norm with one channel per group, which works in channels_last: a step takes a
-    tenth less time (docs/log).
+    Where neither kernels nor C loops are available, in float32 on a CPU it is a group norm with one channel per group,
+    which works in channels_last: a step takes a tenth less time (docs/log).
     """
 
-    def forward(self, features: torch.Tensor, activation: nn.LeakyReLU | None = None) -> torch.Tensor:
-        if features.shape[1] == self.num_features and can_fuse(features):
-            slope = 1.0 if activation is None else activation.negative_slope
-            return norm_act(features, self.weight, self.bias, eps=self.eps, slope=slope)
+    def forward(self, features: torch.Tensor, activation: nn.Module | None = None) -> torch.Tensor:
+        if features.shape[1] == self.num_features:
+            if can_fuse(features):
+                is_leaky = isinstance(activation, nn.LeakyReLU)
+                slope = activation.negative_slope if isinstance(activation, nn.LeakyReLU) else 1.0
+                normed = norm_act(features, self.weight, self.bias, eps=self.eps, slope=slope)
+                return normed if activation is None or is_leaky else activation(normed)
+            if native_norm.knows(activation) and native_norm.can_run(features):
+                return native_norm.norm_act(features, self, activation)
         normed = self._normed(features)
         return normed if activation is None else activation(normed)
 
@@ -115,11 +122,20 @@ class InstanceNorm(nn.InstanceNorm3d):
         return super().forward(features)
 
 
-def activated(norm: nn.Module, activation: nn.LeakyReLU, features: torch.Tensor) -> torch.Tensor:
+def activated(norm: nn.Module, activation: nn.Module, features: torch.Tensor) -> torch.Tensor:
     """The activation of the norm of the features, fused where that is possible."""
     result: torch.Tensor
     result = norm(features, activation) if isinstance(norm, InstanceNorm) else activation(norm(features))
     return result
+
+
+def join(features: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Both along the channels. On a CPU in channels_last the gradient of each is dense; torch is slow with others."""
+    is_plain = type(features) is torch.Tensor and not torch.compiler.is_compiling()
+    if is_plain and native_norm.can_run(features):
+        result: torch.Tensor = _Joined.apply(features, other)  # type: ignore[no-untyped-call]
+        return result
+    return torch.cat((features, other), dim=1)
 
 
 def use_own_norms(network: nn.Module) -> None:
@@ -148,6 +164,18 @@ def forward_launches(network: nn.Module, dtype: torch.dtype) -> list[launches.La
     """The same of a network that is not trained."""
     found = possible_launches(network, dtype)
     return [launch for launch in found if launch.kernel.__name__ in ("norm_measure", "norm_apply")]
+
+
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        ctx.lengths = features.shape[1], other.shape[1]
+        return torch.cat((features, other), dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parts = torch.split(dy, ctx.lengths, dim=1)
+        return tuple(part.contiguous(memory_format=torch.channels_last_3d) for part in parts)
 
 
 class _NormAct(torch.autograd.Function):

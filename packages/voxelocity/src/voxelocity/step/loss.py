@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from voxelocity.core.cases import MAX_CLASSES
+from voxelocity.step import native_loss
 from voxelocity.step.fused_loss import FusedLoss, can_fuse
 from voxelocity.step.loss_table import LOSSES, LossConfig, mean_of_known, share_of_positives
 
@@ -34,8 +35,9 @@ def build_loss(
     classes. Under autocast, results agree to 1e-5. With `regions`, Dice and focal loss equal
     MONAI's with sigmoid=True, and the cross-entropy is torch's binary one.
 
-    On a CUDA device with Triton, `fused_loss` computes the same in two passes over the logits; the operations here are
-    its reference, and take over for a boundary term, while torch compiles, and with `BackendConfig.fused_loss` off.
+    On a CUDA device with Triton `fused_loss` computes the same in two passes over the logits, and on a CPU
+    `native_loss`; the operations here are their reference, and take over for a boundary term, while torch compiles, and
+    with `BackendConfig.fused_loss` off.
 
     Args:
         config: which loss.
@@ -52,6 +54,8 @@ def build_loss(
     def summed(logits: torch.Tensor, label: torch.Tensor) -> Sums:
         if can_fuse(logits, label, config, len(regions)):
             return fused.sums(logits, label)
+        if native_loss.can_run(logits, label, config, len(regions)):
+            return native_loss.sums(logits, label, config, ignored)
         is_known = None if ignored is None else label != ignored
         probability, is_class, mean = (
             _overlapping(logits.float(), label, is_known, table, config)

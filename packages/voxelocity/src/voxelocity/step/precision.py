@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from voxelocity.core.native import keep_freed_memory
 from voxelocity.step.fused import is_fused, set_fused
 from voxelocity.step.precision_config import BackendConfig, CompileMode, PrecisionConfig
 from voxelocity_observe.core.errors import ConfigError
@@ -81,14 +82,16 @@ def check_compiler(mode: CompileMode, device: torch.device) -> None:
 
 
 def set_backend(config: BackendConfig, device: torch.device) -> None:
-    """Sets the process's switches for a CUDA device; changes nothing for a CPU."""
+    """Sets the process's switches for a device; on a CPU those of our own norm and loss, and of freed memory."""
+    set_fused("loss", config.fused_loss)
+    set_fused("norm", config.fused_norm)
     if device.type != "cuda":
+        if device.type == "cpu" and config.keep_freed_memory:
+            keep_freed_memory()
         return
     torch.backends.cudnn.allow_tf32 = config.tf32
     torch.backends.cuda.matmul.allow_tf32 = config.tf32
     torch.backends.cudnn.benchmark = config.cudnn_benchmark
-    set_fused("loss", config.fused_loss)
-    set_fused("norm", config.fused_norm)
     if config.expandable_segments:
         # Otherwise the variable PYTORCH_ALLOC_CONF decides. torch has no public name for it.
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
@@ -96,18 +99,25 @@ def set_backend(config: BackendConfig, device: torch.device) -> None:
 
 @contextmanager
 def backend_as_found(device: torch.device) -> Iterator[None]:
-    """Restores the process's switches for a CUDA device after the block; does nothing for a CPU or the allocator.
+    """Restores the process's switches for a device after the block; does nothing for the allocator.
 
     torch keeps TF32 in two sets of switches, older and newer ones, and refuses to read an older one that a newer one
     contradicts.
     """
-    if device.type != "cuda":
-        yield
-        return
+    fuses_norm, fuses_loss = is_fused("norm"), is_fused("loss")
+    try:
+        with _cuda_as_found() if device.type == "cuda" else nullcontext():
+            yield
+    finally:
+        set_fused("loss", fuses_loss)
+        set_fused("norm", fuses_norm)
+
+
+@contextmanager
+def _cuda_as_found() -> Iterator[None]:
     newer, cudnn = _newer_switches(), torch.backends.cudnn
     older = [(write, read()) for read, write in _older_switches() if _is_readable(read)]
     found, benchmark = [switch.fp32_precision for switch in newer], cudnn.benchmark
-    fuses_norm, fuses_loss = is_fused("norm"), is_fused("loss")
     try:
         yield
     finally:
@@ -117,8 +127,6 @@ def backend_as_found(device: torch.device) -> Iterator[None]:
         for switch, precision in zip(newer, found, strict=True):
             switch.fp32_precision = precision
         cudnn.benchmark = benchmark
-        set_fused("loss", fuses_loss)
-        set_fused("norm", fuses_norm)
 
 
 def _newer_switches() -> list[Any]:

@@ -60,7 +60,7 @@ class PrecisionConfig(Config):
 
 
 class BackendConfig(Config):
-    """How cuDNN and cuBLAS compute on a GPU; torch keeps these switches for the whole process."""
+    """How libraries and code of our own compute; these switches are of the whole process."""
 
     tf32: bool = True
     """Whether float32 convolutions and matrix products round their factors to TF32, as torch does in convolutions."""
@@ -69,12 +69,16 @@ class BackendConfig(Config):
     expandable_segments: bool = False
     """Whether torch's allocator lets its segments grow, which leaves fewer gaps where sizes vary. Applies to memory
     taken after it is set. Does not change results."""
+    keep_freed_memory: bool = True
+    """Whether a process that trains on a CPU keeps up to 2 GiB of freed memory for its next step, as far as tensors are
+    below 32 MiB. Otherwise the system takes it back and clears it, page by page, when it is needed again. Applies for
+    good, and with glibc alone. Does not change results."""
     fused_loss: bool = True
-    """Whether the loss and its gradient are computed in two passes over the logits by kernels of our own, where Triton
-    can run them; if not, by torch's operations, which they agree with up to roundings."""
+    """Whether the loss and its gradient are computed in two passes over the logits by code of our own: kernels on a GPU
+    where Triton can run them, loops in C on a CPU. If not, by torch's operations, which agree up to roundings."""
     fused_norm: bool = True
-    """Whether instance norms of DynUNet, UNet and SegResNet in channels_last_3d use our own kernel, which also does
-    DynUNet's leaky ReLU; torch's leaves that memory format and copies. Changes results by roundings."""
+    """Whether instance norms of DynUNet, UNet and SegResNet in channels_last_3d use our own kernel or loop in C, which
+    also does the activation after it; torch's leaves that memory format and copies. Changes results by roundings."""
 
 
 def image_format(network: NetworkConfig, precision: PrecisionConfig, *, num_channels: int) -> ImageFormat:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from voxelocity.core.region import Index3
-from voxelocity.step.fused_norm import InstanceNorm
+from voxelocity.step.fused_norm import InstanceNorm, activated, join
 
 _ONE: Index3 = (1, 1, 1)
 
@@ -83,8 +83,20 @@ class _Parts:
         if has_norm:
             norm = InstanceNorm(after) if self.norm == "instance" else nn.BatchNorm3d(after)
             named = {"N": norm, "D": nn.Dropout(self.dropout), "A": nn.PReLU()}
-            layers.add_module("adn", nn.Sequential(OrderedDict(named)))
+            layers.add_module("adn", _Finish(OrderedDict(named)))
         return layers
+
+
+class _Finish(nn.Sequential):
+    """What follows a convolution: norm, dropout, activation; the first and the last at once if nothing is dropped."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        norm, dropout, activation = self
+        assert isinstance(dropout, nn.Dropout)
+        if dropout.p == 0.0 or not dropout.training:
+            return activated(norm, activation, features)
+        result: torch.Tensor = activation(dropout(norm(features)))
+        return result
 
 
 def _level(
@@ -109,7 +121,7 @@ class _Skip(nn.Module):
         self.submodule = submodule
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return torch.cat([features, self.submodule(features)], dim=1)
+        return join(features, self.submodule(features))
 
 
 class _ResidualUnit(nn.Module):

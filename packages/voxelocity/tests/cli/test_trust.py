@@ -241,6 +241,8 @@ NAMED = {
     "diagnose -- COMMAND",
     "monitor COMMAND",
     "launch COMMAND",
+    "nnunet trainers",
+    "nnunet install",
     "demo",
     "bench",
     "doctor",

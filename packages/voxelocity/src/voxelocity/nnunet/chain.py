@@ -139,7 +139,7 @@ def _ignored_axes(transform: Transform) -> tuple[int, ...]:
     return tuple(transform.ignore_axes or ())
 
 
-class Chain:
+class NnunetChain:
     """A chain of batchgeneratorsv2 for patches of one shape.
 
     Args:

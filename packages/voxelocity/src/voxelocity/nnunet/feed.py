@@ -16,7 +16,7 @@ import torch
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.augment import AugmentParams, augment, filling_device
 from voxelocity.nnunet.cases import NnunetCase, NnunetCases
-from voxelocity.nnunet.chain import Chain
+from voxelocity.nnunet.chain import NnunetChain
 
 Batch = dict[str, Any]
 """As nnU-Net's loop takes it: "data" (b, c, ...) float32, "target" (b, 1, ...) or one such tensor for each scale of
@@ -72,7 +72,7 @@ class NnunetFeed:
         self._loader, self._cases, self._num_ahead = loader, cases, num_ahead
         self._crop, patch = _index3(loader.patch_size), _index3(loader.final_patch_size)
         transforms = loader.transforms
-        self.chain = Chain(
+        self.chain = NnunetChain(
             [] if transforms is None else getattr(transforms, "transforms", [transforms]),
             crop=self._crop,
             patch=patch,

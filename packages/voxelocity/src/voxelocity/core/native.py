@@ -52,6 +52,12 @@ def why_not() -> str:
 
 
 @functools.cache
+def stamp() -> str:
+    """As `build_loops.stamp`, read once."""
+    return build_loops.stamp()
+
+
+@functools.cache
 def _library() -> Any:
     return ctypes.CDLL(str(build_loops.LIBRARY))
 

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from monai.transforms import Randomizable
 
+from voxelocity.core.native import NativeLoop, stamp
 from voxelocity.monai.sources import FolderFacts, module_files, path_facts, version_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), range, slice)
@@ -135,6 +136,8 @@ class ObjectDigests:
         if type(value).__module__.startswith("numba.") and (function := getattr(value, "py_func", None)) is not None:
             # A user's compiled loop; not its compiler, whose state changes with each call.
             return digest("compiled", self.of(function, where), self.of(value.targetoptions, where))
+        if isinstance(value, NativeLoop):
+            return digest("loop", value.name, *value.kinds, stamp())
         return self._object(value, where)
 
     def _array(self, value: Any, where: str) -> bytes:

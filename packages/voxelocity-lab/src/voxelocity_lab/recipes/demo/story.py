@@ -57,7 +57,7 @@ _PLAIN_SCRIPT = Path(__file__).with_name("plain_script.py")
 _FAST_SCRIPT = Path(race_scripts.__file__).with_name("monai_script.py")
 # Two steps of the plain script take about a second on two cores. Stages timed on their own would take 15 to 20 s more,
 # and the first cause is the same without them.
-_WATCHED_S = 6.0
+_WATCHED_S = 4.0
 # Lines of progress of a script in the terminal; `voxelocity train` has twice its time.
 _MOST_LINES = 4
 _CHECKPOINT_KEYS: Mapping[str, Any] = {"train.checkpoint_every_s": 0.5, "train.keep_checkpoints": 200}

@@ -9,7 +9,7 @@ from gpu.commands import device_row, report_labeled, report_run
 from gpu.experiment import Experiment, Setting
 from harness import real_data
 from voxelocity.metrics import summarize
-from voxelocity_lab.bench.race.rounds import judge
+from voxelocity_lab.bench.race.judging import judge
 from voxelocity_lab.bench.race.scenario import RaceSettings, make_race
 from voxelocity_lab.bench.race.sides import LABELS, SideName, train_side, weights_of
 from voxelocity_observe.monitor.monitor import Monitor

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from voxelocity.core.region import Region
 from voxelocity.nnunet.cases import NnunetCases
 from voxelocity.nnunet.feed import NnunetFeed
 from voxelocity_observe.core.errors import DatasetError
 
-pytest.importorskip("batchgeneratorsv2", reason="nnU-Net's transforms")
+pytest.importorskip("batchgeneratorsv2.transforms.utils.compose", reason="nnU-Net's transforms")
 from .own_chain import FakeDataset, FakeLoader, nnunet_chain
 
 SHAPES = [(20, 31, 24), (14, 22, 18), (33, 26, 29)]
@@ -206,6 +207,9 @@ def test_a_label_that_does_not_fit_is_refused_by_name():
         DatasetError, match=r"nnunet: the label of case_0 holds values from -1 to 300; .* nnU-Net's own"
     ):
         NnunetCases(dataset, max_bytes=2**30).open("case_0")
+    read_later = NnunetCases(dataset, max_bytes=0).open("case_0")
+    with pytest.raises(DatasetError, match="the label of case_0 holds values from -1 to 300"):
+        read_later.read(Region((0, 0, 0), (20, 20, 20)), 0)
 
 
 def test_each_case_is_opened_once():

@@ -26,7 +26,7 @@ def test_nnunet_finds_our_form_of_each_of_its_trainers(end, monkeypatch):
 
 @pytest.mark.parametrize("name", ["nnUNetTrainerVoxelocity_3epochs", "nnUNetTrainer", "anything"])
 def test_other_names_are_not_found(name):
-    with pytest.raises(AttributeError, match=f"there is no trainer {name}"):
+    with pytest.raises(AttributeError, match=f"no trainer is called {name}"):
         trainer_class(name)
     assert "nnUNetTrainer" not in runpy.run_path(str(FOLDER / "nnUNetTrainerVoxelocity.py"))
 

@@ -45,8 +45,8 @@ def test_a_stop_names_the_signal_that_this_process_received(received, words, sta
         (["/bin/voxelocity", "train", "my data", "--token=x"], "", "/bin/voxelocity train 'my data' '--token=***'"),
         (["/site-packages/voxelocity/__main__.py", "train"], "", "voxelocity train"),
         (["mine/__main__.py", "train"], "", "mine/__main__.py train"),
-        (["/x/ipykernel_launcher.py", "-f", "/root/kernel.json"], "/work/liver.ipynb", "liver.ipynb"),
-        (["/x/ipykernel_launcher.py", "-f", "/root/kernel.json"], "", "notebook.ipynb"),
+        (["/x/ipykernel_launcher.py", "-f", "/home/ada/kernel.json"], "/home/ada/liver.ipynb", "liver.ipynb"),
+        (["/x/ipykernel_launcher.py", "-f", "/home/ada/kernel.json"], "", "notebook.ipynb"),
         ([], "", "python"),
     ],
 )

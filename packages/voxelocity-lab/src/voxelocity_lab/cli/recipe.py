@@ -98,7 +98,7 @@ def recipe(
 
     console = PlainConsole(quiet=read_place().rank > 0)
     # What follows may take minutes before the first step.
-    console.print(f"{name}: reading {data}", highlight=False, soft_wrap=True)
+    console.print(f"{example}: reading {data}", highlight=False, soft_wrap=True)
     machine = survey(request.device, cache_folder=default_cache_folder())
     call = Call(
         data=data,

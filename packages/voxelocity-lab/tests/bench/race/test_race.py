@@ -20,8 +20,9 @@ from voxelocity_lab.bench.body import make_bodies
 from voxelocity_lab.bench.phantom import BenchFolders
 from voxelocity_lab.bench.race import rounds, scenario, sides
 from voxelocity_lab.bench.race.job import LIMITS, script_job
+from voxelocity_lab.bench.race.judging import judge
 from voxelocity_lab.bench.race.nnunet_script import mirror_axes
-from voxelocity_lab.bench.race.rounds import Outcome, bootstrap_interval, judge, run_rounds
+from voxelocity_lab.bench.race.rounds import Outcome, bootstrap_interval, run_rounds
 from voxelocity_lab.bench.race.scenario import TASKS, RaceSettings, RaceTask, check_sides, run_race
 from voxelocity_lab.bench.race.sides import LABELS, Race, own_keys, with_our_imports
 from voxelocity_observe.core.errors import InputError, VoxelocityError

@@ -84,7 +84,7 @@ def build() -> Path:
         )
     levels = _LEVELS if platform.machine() in ("x86_64", "AMD64") else {"plain": ()}
     try:
-        # In the library's own folder, so that it is complete as soon as it has its name, whoever else builds it now.
+        # In the library's own folder: it is complete as soon as it has its name, even if others build it too.
         place = tempfile.TemporaryDirectory(dir=LIBRARY.parent, prefix=".loops_")
     except OSError as error:
         raise BuildError(f"{LIBRARY.parent} cannot be written ({error}); install into a folder that can be") from error

@@ -23,6 +23,7 @@ class NnunetCase:
     """A case as nnU-Net's data set gives it out.
 
     Attributes:
+        identifier: nnU-Net's name of it.
         image: (c, x, y, z) float32: an array, or a file that is read where it is sliced.
         labels: (x, y, z) each: the truth, and what the previous stage of a cascade predicted. uint8 and 1 more than
             nnU-Net's if `is_resident`, else (1, x, y, z) of a file, or nnU-Net's own.
@@ -31,6 +32,7 @@ class NnunetCase:
         is_resident: whether all of it is in memory.
     """
 
+    identifier: str
     image: Any
     labels: tuple[Any, ...]
     shape: Index3
@@ -43,6 +45,9 @@ class NnunetCase:
         Args:
             box: in the volume; it may reach beyond it.
             number: of the label.
+
+        Raises:
+            DatasetError: the label has values that the engine cannot hold.
         """
         inside = box.clip(self.shape)
         label = self.labels[number]
@@ -51,7 +56,7 @@ class NnunetCase:
         if self.is_resident:
             return Source(image=self.image[(slice(None), *inside.slices)], label=label[inside.slices], start=(x, y, z))
         image = np.asarray(self.image[(slice(None), *inside.slices)], dtype=np.float32)
-        return Source(image=image, label=stored_label(self._label_box(label, inside)), start=(x, y, z))
+        return Source(image=image, label=stored_label(self._label_box(label, inside), self.identifier), start=(x, y, z))
 
     @staticmethod
     def _label_box(label: Any, inside: Region) -> Array:
@@ -60,8 +65,17 @@ class NnunetCase:
         return box
 
 
-def stored_label(label: Array) -> Array:
-    """nnU-Net's label plus 1, as uint8."""
+def stored_label(label: Array, identifier: str) -> Array:
+    """nnU-Net's label plus 1, as uint8.
+
+    Raises:
+        DatasetError: it has values that do not fit; names the case.
+    """
+    if label.size > 0 and (label.min() < -1 or label.max() > MOST_CLASSES):
+        raise DatasetError(
+            f"nnunet: the label of {identifier} holds values from {label.min()} to {label.max()}; our trainer "
+            f"takes -1 to {MOST_CLASSES}; train this data set with nnU-Net's own trainer"
+        )
     return (label + 1).astype(np.uint8)
 
 
@@ -105,6 +119,7 @@ class NnunetCases:
             image = np.ascontiguousarray(image[:], dtype=np.float32)
             labels = tuple(self._in_memory(identifier, label) for label in labels)
         return NnunetCase(
+            identifier=identifier,
             image=image,
             labels=labels,
             shape=(x, y, z),
@@ -124,9 +139,4 @@ class NnunetCases:
     def _in_memory(identifier: str, label: Any) -> Array:
         whole = np.asarray(label[:])
         whole = whole[0] if whole.ndim == 4 else whole
-        if whole.size > 0 and (whole.min() < -1 or whole.max() > MOST_CLASSES):
-            raise DatasetError(
-                f"nnunet: the label of {identifier} holds values from {whole.min()} to {whole.max()}; our trainer "
-                f"takes -1 to {MOST_CLASSES}; train this data set with nnU-Net's own trainer"
-            )
-        return np.ascontiguousarray(stored_label(whole))
+        return np.ascontiguousarray(stored_label(whole, identifier))

@@ -34,7 +34,7 @@ def install() -> Path:
     """Copies our trainers into the installed nnU-Net, where it finds them without a variable.
 
     Raises:
-        InputError: there is no nnU-Net.
+        InputError: nnU-Net is not installed.
         OutputError: its folder cannot be written, or has a file of this name that is not ours.
     """
     place = installed_place()
@@ -52,7 +52,7 @@ def uninstall() -> Path:
     """Removes the copy that `install` made, if there is one.
 
     Raises:
-        InputError: there is no nnU-Net.
+        InputError: nnU-Net is not installed.
         OutputError: the file of this name is not ours, or cannot be removed.
     """
     place = installed_place()

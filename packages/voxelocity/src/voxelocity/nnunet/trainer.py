@@ -76,7 +76,7 @@ def trainer_class(name: str) -> type:
         base = recursive_find_python_class(folder, theirs, f"nnunetv2.training.{_THEIRS}", package)
         if base is not None:
             return type(name, (VoxelocityFeed, base), {"__doc__": f"{theirs} over Voxelocity's feed."})
-    raise AttributeError(f"nnunet: there is no trainer {name}")
+    raise AttributeError(f"nnunet: no trainer is called {name}")
 
 
 @contextlib.contextmanager

@@ -9,18 +9,12 @@ import shutil
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from voxelocity.core.records import CaseScore
-from voxelocity.data.decode import read_case
-from voxelocity.infer import SPEC_NAME, Predictor, load_model
-from voxelocity.infer.switches import switches_of
-from voxelocity.metrics import case_score, summarize
-from voxelocity.planning import Planned, model_spec
+from voxelocity.metrics import summarize
 from voxelocity.report import (
     LabeledRun,
     Parity,
@@ -30,9 +24,8 @@ from voxelocity.report import (
     unlearned_notices,
     with_command,
 )
-from voxelocity.step import build_network
-from voxelocity.training.scoring import score_cases
 from voxelocity_lab.bench.comparison import Comparison, Figure
+from voxelocity_lab.bench.race.judging import judge
 from voxelocity_lab.bench.race.sides import LABELS, OWN_LABELS, Race, SideName, train_side, weights_of
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.errors import VoxelocityError
@@ -342,51 +335,6 @@ def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
     medians = np.median(numbers.choice(values, size=(_NUM_RESAMPLES, len(values))), axis=1)
     low, high = np.percentile(medians, (2.5, 97.5))
     return float(low), float(high)
-
-
-def judge(planned: Planned, weights: Path) -> tuple[CaseScore, ...]:
-    """Dice of every held-out case on the scan's own grid, alike for all sides, with the windows of the plan.
-
-    Args:
-        planned: whose network the weights are for; MONAI's class of that name has the same.
-        weights: a folder of `voxelocity train`, a file with the state of a module, or a folder of predictions.
-    """
-    holds_predictions = weights.is_dir() and not (weights / SPEC_NAME).exists()
-    return tuple(_of_predictions(planned, weights) if holds_predictions else _of_weights(planned, weights))
-
-
-def _of_predictions(planned: Planned, folder: Path) -> Iterator[CaseScore]:
-    """Scores of label files that are named by the place of their case among the held-out ones."""
-    cases = planned.cases
-    for number, ref in enumerate(cases.split(planned.fold).validation):
-        (path,) = folder.glob(f"{number:03d}.nii*")
-        both = read_case(replace(ref, images=(path,)), label_values=cases.label_values)
-        assert both.label is not None, "held-out cases have labels"
-        yield case_score(
-            ref.case_id,
-            both.image[0].astype(both.label.dtype),
-            both.label,
-            class_names=cases.class_names,
-            spacing_mm=both.grid.spacing_mm,
-            tolerance_mm=None,
-        )
-
-
-def _of_weights(planned: Planned, weights: Path) -> Iterator[CaseScore]:
-    spec = model_spec(planned)
-    if weights.is_dir():
-        network, _ = load_model(weights, factory=spec.network.factory)
-    else:
-        network = build_network(spec.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=0)
-        state = torch.load(weights, map_location="cpu", weights_only=True)
-        # MONAI's DynUNet registers its blocks twice.
-        network.load_state_dict({name: state[name] for name in network.state_dict()})
-    machine = planned.machine
-    predictor = Predictor(network.eval(), spec, spec.preparation(), device=machine.torch_device)
-    held_out = planned.cases.split(planned.fold).validation
-    with switches_of(spec, [machine.torch_device]):
-        scores = score_cases(predictor, held_out, spec, num_threads=machine.num_cpus, may_measure_surface=lambda: False)
-        yield from (score for score, _, _ in scores)
 
 
 def _time_row(side: Sequence[LabeledRun]) -> list[str]:

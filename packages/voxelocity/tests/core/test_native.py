@@ -22,11 +22,12 @@ from voxelocity.monai.deterministic import native_loops as whole_loops
 from voxelocity.monai.steps.intensity import native_loops as intensity_loops
 from voxelocity.monai.steps.spatial import native_loops as spatial_loops
 from voxelocity.monai.steps.spatial.step import AxisWeights
+from voxelocity.nnunet.preprocess import labels as nnunet_labels
 from voxelocity.step import native_loss, native_norm
 
 _MODULES = (
     *(native, native_loops, native_resample, native_restore, whole_loops, intensity_loops, spatial_loops),
-    *(native_norm, native_loss),
+    *(native_norm, native_loss, nnunet_labels),
 )
 LOOPS = {loop.name: loop for module in _MODULES for loop in vars(module).values() if isinstance(loop, NativeLoop)}
 _C_TYPES = {"int": "int64_t", "seed": "uint64_t", "float": "float", "double": "double"}

@@ -1,4 +1,4 @@
-"""`voxelocity nnunet trainers|install`."""
+"""`voxelocity nnunet trainers|install|preprocess`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from voxelocity.core.requests.preprocess import PreprocessRequest
+from voxelocity_observe.cli import interrupt
+from voxelocity_observe.cli.asking import Asked, options_of
+from voxelocity_observe.cli.command import PlainCommand
 from voxelocity_observe.cli.foreign_options import ListingGroup
 from voxelocity_observe.core.terminal_text import printable_lines
 
@@ -36,3 +40,21 @@ def install(
     place = places.uninstall() if undo else places.install()
     said = f"no longer in {place}" if undo else f"{place}; nnUNetv2_train ... -tr nnUNetTrainerVoxelocity"
     sys.stdout.write(f"{printable_lines(said)}\n")
+
+
+@app.command("preprocess", cls=PlainCommand)
+@options_of(PreprocessRequest)
+def preprocess(
+    asked: Asked[PreprocessRequest],
+    dataset: Annotated[str, typer.Argument(help="Folder of a raw data set, its name in nnUNet_raw, or its number.")],
+) -> None:
+    """Make nnU-Net's preprocessed folder of DATASET, with its files and values, in threads of one process."""
+    request = asked.request(dataset=dataset)
+    from voxelocity.nnunet.preprocess.run import preprocess as preprocess_dataset
+    from voxelocity_observe.core.console import PlainConsole
+
+    console = PlainConsole()
+    with interrupt.is_raised():
+        differences = preprocess_dataset(request, console=console)
+    for difference in differences:
+        console.print(difference.in_words(), soft_wrap=True)

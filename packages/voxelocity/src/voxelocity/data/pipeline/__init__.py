@@ -11,13 +11,14 @@ from voxelocity.data.pipeline.config import DataConfig, FeedConfig
 from voxelocity.data.pipeline.describe import describe_folder, write_description
 from voxelocity.data.pipeline.draws import RankDraws
 from voxelocity.data.pipeline.infer_labels import declare_channels, declare_labels
-from voxelocity.data.pipeline.prepared import CachingFacts, PreparedCases, read_spec
+from voxelocity.data.pipeline.prepared import CachingFacts, MemoryBudget, PreparedCases, read_spec
 
 __all__ = [
     "CachingFacts",
     "DataConfig",
     "Feed",
     "FeedConfig",
+    "MemoryBudget",
     "PreparedCases",
     "RankDraws",
     "compile_kernels",

@@ -6,7 +6,7 @@
 
 from voxelocity.data.prepare.chain import Preparation
 from voxelocity.data.prepare.config import IntensityConfig, PrepareConfig
-from voxelocity.data.prepare.crop import CropToNonzero
+from voxelocity.data.prepare.crop import CropToNonzero, nonzero_box
 from voxelocity.data.prepare.interpolate import first_positions, nearest_positions
 from voxelocity.data.prepare.orient import OrientToRAS, orient_record
 from voxelocity.data.prepare.resample import resize_record
@@ -30,6 +30,7 @@ __all__ = [
     "first_positions",
     "is_resampled",
     "nearest_positions",
+    "nonzero_box",
     "orient_record",
     "resize_record",
     "restore_labels",

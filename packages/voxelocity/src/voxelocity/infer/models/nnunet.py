@@ -10,23 +10,33 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
-from pydantic import AliasChoices, ConfigDict, Field
+from pydantic import ConfigDict
 
-from voxelocity.core.config import Config
 from voxelocity.core.region import Index3
 from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.ensemble import mean_of
 from voxelocity.infer.models.foreign_files import network_with, read_checkpoint, read_json
 from voxelocity.infer.models.kinds import PLANS, nnunet_results
 from voxelocity.infer.models.nnunet_network import MOST_LEVELS, NETWORKS, Architecture, PlannedUNet
-from voxelocity.infer.models.nnunet_prepare import Interpolation, NnunetPreparation, Normalization, Scheme
-from voxelocity_observe.core.errors import ConfigError, InputError
+from voxelocity.infer.models.nnunet_plans import (
+    DATASET,
+    Configuration,
+    Dataset,
+    KnownKeys,
+    Length,
+    Plans,
+    damaged,
+    inherited_keys,
+    normalizations,
+    parse_keys,
+)
+from voxelocity.infer.models.nnunet_prepare import Interpolation, NnunetPreparation
+from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.plain import excerpt, shortened
 
-DATASET = "dataset.json"
 # nnU-Net trains five.
 _MOST_FOLDS = 50
 _CHECKPOINTS = ("checkpoint_final.pth", "checkpoint_best.pth")
@@ -35,65 +45,26 @@ _TURNING_READERS = ("NibabelIOWithReorient", "SimpleITKIOWithReorient")
 _TRAINERS = r"nnUNetTrainer(_?(\d+epochs|NoMirroring|onlyMirror01|NoDA|DA5|DAOrd0|DASegOrd0))*"
 
 
-_Length = Annotated[float, Field(gt=0.0)]
 
 
-class _Known(Config):
-    """Keys of nnU-Net's files that a prediction depends on; others are left out."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Plans(_Known):
-    image_reader_writer: Literal["SimpleITKIO", "NibabelIO", "NibabelIOWithReorient", "SimpleITKIOWithReorient"] = (
-        "SimpleITKIO"
-    )
-    transpose_forward: Index3
-    configurations: dict[str, dict[str, Any]]
-    label_manager: Literal["LabelManager"] = "LabelManager"
-    foreground_intensities: dict[str, dict[str, float]] = Field(
-        default={},
-        validation_alias=AliasChoices(
-            "foreground_intensity_properties_per_channel", "foreground_intensity_properties_by_modality"
-        ),
-    )
-
-
-class _ResampleImage(_Known):
-    order: Annotated[int, Field(ge=0, le=5)] = 3
-    order_z: Annotated[int, Field(ge=0, le=5)] = 0
-    force_separate_z: bool | None = False
-
-
-class _ResampleLogits(_Known):
+class _ResampleLogits(KnownKeys):
     order: Literal[1]
     order_z: Literal[0, 1] = 0
     force_separate_z: bool | None = False
 
 
-class _Configuration(_Known):
-    preprocessor_name: Literal["DefaultPreprocessor"] = "DefaultPreprocessor"
+class _Configuration(Configuration):
     patch_size: Index3
-    spacing: tuple[_Length, _Length, _Length]
-    normalization_schemes: tuple[Scheme, ...]
-    use_mask_for_norm: tuple[bool, ...]
-    resampling_fn_data: Literal["resample_data_or_seg_to_shape"]
-    resampling_fn_data_kwargs: _ResampleImage
+    spacing: tuple[Length, Length, Length]
     resampling_fn_probabilities: Literal["resample_data_or_seg_to_shape"]
     resampling_fn_probabilities_kwargs: _ResampleLogits
 
 
-class _Dataset(_Known):
-    channels: dict[str, Any] = Field(validation_alias=AliasChoices("channel_names", "modality"))
-    labels: dict[str, int | tuple[int, ...]]
-    regions_class_order: tuple[int, ...] = ()
-
-
-class _InitArguments(_Known):
+class _InitArguments(KnownKeys):
     configuration: str
 
 
-class _Checkpoint(_Known):
+class _Checkpoint(KnownKeys):
     model_config = ConfigDict(extra="ignore", arbitrary_types_allowed=True)
 
     network_weights: dict[str, torch.Tensor]
@@ -102,7 +73,6 @@ class _Checkpoint(_Known):
     inference_allowed_mirroring_axes: tuple[int, ...] | None = None
 
 
-_Keys = TypeVar("_Keys", bound=Config)
 
 
 def open_nnunet(path: Path) -> Model:
@@ -119,8 +89,8 @@ def open_nnunet(path: Path) -> Model:
             does it.
     """
     folder = nnunet_results(path)
-    plans = _parse(_Plans, read_json(folder / PLANS), folder / PLANS)
-    dataset = _parse(_Dataset, read_json(folder / DATASET), folder / DATASET)
+    plans = parse_keys(Plans, read_json(folder / PLANS), folder / PLANS)
+    dataset = parse_keys(Dataset, read_json(folder / DATASET), folder / DATASET)
     folds = [path] if path != folder else _folds_of(folder)
     models = [_open_fold(fold, plans, dataset) for fold in folds]
     return models[0] if len(models) == 1 else mean_of(models)
@@ -140,16 +110,16 @@ def _folds_of(folder: Path) -> list[Path]:
     return [fold for fold in folds if fold.name != "fold_all"] or folds
 
 
-def _open_fold(fold: Path, plans: _Plans, dataset: _Dataset) -> Model:
+def _open_fold(fold: Path, plans: Plans, dataset: Dataset) -> Model:
     path = next((path for name in _CHECKPOINTS if (path := fold / name).is_file()), None)
     if path is None:
         raise InputError(f"infer: {fold} holds neither {' nor '.join(_CHECKPOINTS)}; name a fold that is trained")
-    checkpoint = _parse(_Checkpoint, read_checkpoint(path), path)
+    checkpoint = parse_keys(_Checkpoint, read_checkpoint(path), path)
     where = f"{fold.parent / PLANS}: {checkpoint.init_args.configuration}"
     values = _configuration(plans, checkpoint.init_args.configuration, where)
-    configuration = _parse(_Configuration, values, where)
+    configuration = parse_keys(_Configuration, values, where)
     labels, region_order = _labels(dataset, fold.parent / DATASET)
-    spec = _parse(
+    spec = parse_keys(
         PredictionSpec,
         {
             # By number: "10" comes after "9".
@@ -179,28 +149,8 @@ def _open_fold(fold: Path, plans: _Plans, dataset: _Dataset) -> Model:
     )
 
 
-def _parse(model: type[_Keys], values: Mapping[str, Any], where: Path | str) -> _Keys:
-    try:
-        return model.parse(values, where=str(where))
-    except ConfigError as error:
-        raise InputError(f"infer: {error}; Voxelocity cannot run this model: predict with nnU-Net itself") from None
-
-
-def _damaged(where: Path | str, why: str) -> InputError:
-    return InputError(f"infer: {where}{why}; copy the file again")
-
-
-def _configuration(plans: _Plans, name: str, where: str) -> dict[str, Any]:
-    """The keys of a configuration with those that it inherits."""
-    values: dict[str, Any] = {}
-    left: Any = name
-    seen = set[str]()
-    while left:
-        if not isinstance(left, str) or left in seen or left not in plans.configurations:
-            raise _damaged(where, f": the configuration {shortened(left)} is missing or inherits from itself")
-        seen.add(left)
-        values = {**plans.configurations[left], **values}
-        left = plans.configurations[left].get("inherits_from", "")
+def _configuration(plans: Plans, name: str, where: str) -> dict[str, Any]:
+    values = inherited_keys(plans, name, where)
     if values.get("previous_stage"):
         raise InputError(
             f"infer: {where} is the second network of a cascade (previous_stage {values['previous_stage']}), which is "
@@ -215,7 +165,7 @@ def _configuration(plans: _Plans, name: str, where: str) -> dict[str, Any]:
     return values
 
 
-def _labels(dataset: _Dataset, where: Path) -> tuple[dict[int, str], tuple[int, ...]]:
+def _labels(dataset: Dataset, where: Path) -> tuple[dict[int, str], tuple[int, ...]]:
     """File value to class name, and `PredictionSpec.region_order`."""
     parts = {
         name: (value,) if isinstance(value, int) else value
@@ -225,12 +175,12 @@ def _labels(dataset: _Dataset, where: Path) -> tuple[dict[int, str], tuple[int, 
     if all(len(values) == 1 for values in parts.values()):
         labels = {values[0]: name for name, values in parts.items()}
         if sorted(labels) != list(range(len(parts))):
-            raise _damaged(where, f": labels has the values {sorted(labels)}, and nnU-Net trains on 0, 1, 2 and so on")
+            raise damaged(where, f": labels has the values {sorted(labels)}, and nnU-Net trains on 0, 1, 2 and so on")
         return labels, ()
     regions = {name: values for name, values in parts.items() if set(values) != {0}}
     if len(dataset.regions_class_order) != len(regions):
         given, names = dataset.regions_class_order, ", ".join(regions)
-        raise _damaged(where, f": regions_class_order {given} must have one value for each of {names}")
+        raise damaged(where, f": regions_class_order {given} must have one value for each of {names}")
     labels = {0: "background"}
     for value, (name, values) in zip(dataset.regions_class_order, regions.items(), strict=True):
         # A voxel of this value is in this region and in none that is drawn over it.
@@ -239,14 +189,8 @@ def _labels(dataset: _Dataset, where: Path) -> tuple[dict[int, str], tuple[int, 
     return labels, tuple(order.index(value) for value in dataset.regions_class_order)
 
 
-def _preparation(plans: _Plans, configuration: _Configuration, num_channels: int, where: str) -> NnunetPreparation:
-    schemes, masks = configuration.normalization_schemes, configuration.use_mask_for_norm
-    if not len(schemes) == len(masks) == num_channels or sorted(plans.transpose_forward) != [0, 1, 2]:
-        raise _damaged(
-            where,
-            f" has {len(schemes)} normalization_schemes and {len(masks)} use_mask_for_norm for {num_channels} "
-            f"channels, and the axes {plans.transpose_forward}",
-        )
+def _preparation(plans: Plans, configuration: _Configuration, num_channels: int, where: str) -> NnunetPreparation:
+    channels = normalizations(plans, configuration, num_channels, where)
     image, logits = configuration.resampling_fn_data_kwargs, configuration.resampling_fn_probabilities_kwargs
     # nnU-Net reads arrays as (z, y, x).
     x, y, z = (2 - axis for axis in plans.transpose_forward)
@@ -254,10 +198,7 @@ def _preparation(plans: _Plans, configuration: _Configuration, num_channels: int
         axes=(x, y, z),
         is_reoriented=plans.image_reader_writer in _TURNING_READERS,
         spacing_mm=configuration.spacing,
-        channels=tuple(
-            _normalization(plans, index, scheme, is_masked, where)
-            for index, (scheme, is_masked) in enumerate(zip(schemes, masks, strict=True))
-        ),
+        channels=channels,
         interpolation=Interpolation(
             order=image.order,
             image_order_thick=image.order_z,
@@ -268,34 +209,23 @@ def _preparation(plans: _Plans, configuration: _Configuration, num_channels: int
     )
 
 
-def _normalization(plans: _Plans, index: int, scheme: Scheme, is_masked: bool, where: str) -> Normalization:
-    if scheme != "CTNormalization":
-        return Normalization(scheme=scheme, inside_only=is_masked)
-    facts = plans.foreground_intensities.get(str(index), {})
-    try:
-        low, high, mean, std = (facts[key] for key in ("percentile_00_5", "percentile_99_5", "mean", "std"))
-    except KeyError as error:
-        raise _damaged(where, f": the intensities of channel {index} lack {error}") from None
-    return Normalization(scheme=scheme, low=low, high=high, mean=mean, std=std)
-
-
 def _network(
     path: Path, checkpoint: _Checkpoint, configuration: Mapping[str, Any], spec: PredictionSpec, where: str
 ) -> torch.nn.Module:
     described = configuration.get("architecture") or _earlier_architecture(configuration, where)
     if not isinstance(described, Mapping) or not isinstance(described.get("arch_kwargs", {}), Mapping):
-        raise _damaged(where, f": the architecture is {shortened(described)}, not keys and values")
+        raise damaged(where, f": the architecture is {shortened(described)}, not keys and values")
     name = str(described.get("network_class_name"))
     if name not in NETWORKS:
         raise InputError(
             f"infer: {where} has the network {name}; only PlainConvUNet and ResidualEncoderUNet are supported: predict "
             "with nnU-Net itself"
         )
-    plan = _parse(Architecture, described.get("arch_kwargs", {}), where)
+    plan = parse_keys(Architecture, described.get("arch_kwargs", {}), where)
     divisor = tuple(math.prod(strides) for strides in zip(*plan.strides, strict=True))
     if any(n % d for n, d in zip(spec.window.shape_voxel, divisor, strict=True)):
         shape = spec.window.shape_voxel
-        raise _damaged(where, f": patch_size {shape} is not a multiple of {divisor}, which its strides need")
+        raise damaged(where, f": patch_size {shape} is not a multiple of {divisor}, which its strides need")
     return network_with(
         partial(PlannedUNet, plan, num_channels=len(spec.channels), num_classes=spec.num_outputs),
         _weights(checkpoint),
@@ -310,7 +240,7 @@ def _earlier_architecture(configuration: Mapping[str, Any], where: str) -> dict[
         convolutions = configuration["n_conv_per_stage_encoder"]
         if not isinstance(convolutions, list) or len(convolutions) > MOST_LEVELS:
             found = shortened(convolutions)
-            raise _damaged(where, f": n_conv_per_stage_encoder is {found}, not a list of at most {MOST_LEVELS} numbers")
+            raise damaged(where, f": n_conv_per_stage_encoder is {found}, not a list of at most {MOST_LEVELS} numbers")
         base, most = (int(configuration[key]) for key in ("UNet_base_num_features", "unet_max_num_features"))
         name = configuration["UNet_class_name"]
         arguments = {
@@ -327,9 +257,9 @@ def _earlier_architecture(configuration: Mapping[str, Any], where: str) -> dict[
             "nonlin": "torch.nn.LeakyReLU",
         }
     except KeyError as error:
-        raise _damaged(where, f" has no key {error}") from None
+        raise damaged(where, f" has no key {error}") from None
     except (TypeError, ValueError, OverflowError) as error:
-        raise _damaged(where, f" has a number of features that is none ({excerpt(error)})") from None
+        raise damaged(where, f" has a number of features that is none ({excerpt(error)})") from None
     return {"network_class_name": name, "arch_kwargs": arguments}
 
 

@@ -36,14 +36,15 @@ _MAX_VOXELS = 2**31 - 1
 _ROWS = 32
 """New voxels computed by one product. A spline's weights fall by 0.27 with each voxel, so only old voxels near these
 count: a CT of 512 x 512 x 200 takes 1/5 of the time of products with whole matrices."""
-_NEGLIGIBLE = 1e-9
-"""A weight below the rounding of float32."""
+_NEGLIGIBLE = {"float32": 1e-9, "float64": 1e-13}
+"""Weights below the rounding of a sum."""
 
 Scheme = Literal[
     "CTNormalization", "ZScoreNormalization", "NoNormalization", "RescaleTo01Normalization", "RGBTo01Normalization"
 ]
 """nnU-Net's names of the normalizations that are known here."""
 Float32 = npt.NDArray[np.float32]
+Precision = Literal["float32", "float64"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,27 +173,36 @@ class NnunetPreparation:
         return (x, y, z)
 
 
-def normalize(image_cxyz: Array, channels: Sequence[Normalization], *, who: str) -> Float32:
+def normalize(
+    image_cxyz: Array, channels: Sequence[Normalization], *, who: str, inside_xyz: npt.NDArray[np.bool_] | None = None
+) -> Float32:
     """The channels normalized, in a new array in C order.
 
+    Args:
+        image_cxyz: of any number type and order in memory; nnU-Net's order also gives its rounding of means.
+        channels: how, one each.
+        who: the case, for messages.
+        inside_xyz: the voxels that are not empty; found here, if it is needed and not given.
+
     Raises:
-        ScanError: an RGB channel has values outside 0 to 255; `who` names the case.
+        ScanError: an RGB channel has values outside 0 to 255.
     """
     image = np.array(image_cxyz, dtype=np.float32, order="C")
-    inside = None
-    for values, channel in zip(image, channels, strict=True):
+    for values, source, channel in zip(image, image_cxyz, channels, strict=True):
         if channel.scheme == "CTNormalization":
             np.clip(values, channel.low, channel.high, out=values)
             values -= channel.mean
             values /= max(channel.std, _SMALLEST_STD)
         elif channel.scheme == "ZScoreNormalization":
-            if channel.inside_only and inside is None:
+            if channel.inside_only and inside_xyz is None:
                 from scipy.ndimage import binary_fill_holes
 
-                inside = binary_fill_holes((image_cxyz != 0).any(axis=0))
-            chosen = values[inside] if channel.inside_only else values
+                inside_xyz = binary_fill_holes((image_cxyz != 0).any(axis=0))
+            chosen = source.astype(np.float32, copy=False)
+            if channel.inside_only:
+                chosen = chosen[inside_xyz]
             scaled = (chosen - chosen.mean()) / max(chosen.std(), _SMALLEST_STD)
-            values[inside if channel.inside_only else ...] = scaled
+            values[inside_xyz if channel.inside_only else ...] = scaled
         elif channel.scheme == "RescaleTo01Normalization":
             values -= values.min()
             values /= max(values.max(), _SMALLEST_STD)
@@ -218,45 +228,53 @@ def thick_axis(first_mm: Sequence[float], second_mm: Sequence[float], *, in_plan
     return None
 
 
-def resize(image_cxyz: Float32, shape: Index3, interpolation: Interpolation, *, thick: int | None) -> Float32:
+def resize(
+    image_cxyz: Float32,
+    shape: Index3,
+    interpolation: Interpolation,
+    *,
+    thick: int | None,
+    compute: Precision = "float32",
+) -> Float32:
     """The image at another number of voxels, as nnU-Net computes it with scikit-image; a new array in C order.
 
     Splines never leave the range of the channel (with `thick`, of the plane), as in `skimage.transform.resize`. They
-    are separable, so each axis is a product with a banded matrix, in float32; SciPy sums over 64 neighbors a voxel.
+    are separable, so each axis is a product with a banded matrix; SciPy sums over 64 neighbors a voxel.
 
     Args:
         image_cxyz: float32.
         shape: of the result along (x, y, z).
         interpolation: the orders of the splines.
         thick: the axis across planes that are interpolated alone, if any.
+        compute: "float64" rounds as nnU-Net does, in twice the memory.
     """
     result = np.empty((len(image_cxyz), *shape), dtype=np.float32)
     together = [axis for axis in range(3) if axis != thick]
     for source, target in zip(image_cxyz, result, strict=True):
         limits = tuple(together) if thick is not None else None
         low, high = source.min(axis=limits, keepdims=True), source.max(axis=limits, keepdims=True)
-        values = source
+        values: Array = source
         # The axis that shrinks most comes first, so that the others have less to do.
         for axis in sorted(together, key=lambda axis: shape[axis] / source.shape[axis]):
-            values = _resize_along(values, shape[axis], axis, interpolation.order)
-        values = np.clip(values, low, high)
+            values = _resize_along(values, shape[axis], axis, interpolation.order, compute)
+        values = np.clip(values, low, high, out=None if values is source else values)
         if thick is not None:
-            values = _resize_along(values, shape[thick], thick, interpolation.image_order_thick)
+            values = _resize_along(values, shape[thick], thick, interpolation.image_order_thick, compute)
         target[...] = values
     return result
 
 
-def _resize_along(values: Array, num: int, axis: int, order: int) -> Array:
+def _resize_along(values: Array, num: int, axis: int, order: int, compute: Precision) -> Array:
     num_before = values.shape[axis]
     if num == num_before:
         return values
     if order == 0:
         return values.take(nearest_positions(num_before, num).astype(np.intp), axis=axis)
-    result = np.empty([num if other == axis else n for other, n in enumerate(values.shape)], dtype=np.float32)
-    weights = _spline(num_before, num, order)
+    result = np.empty([num if other == axis else n for other, n in enumerate(values.shape)], dtype=compute)
+    weights = _spline(num_before, num, order, compute)
     for start in range(0, num, _ROWS):
         rows = weights[start : start + _ROWS]
-        near = np.flatnonzero(np.abs(rows).max(axis=0) > _NEGLIGIBLE)
+        near = np.flatnonzero(np.abs(rows).max(axis=0) > _NEGLIGIBLE[compute])
         first, stop = int(near[0]), int(near[-1]) + 1
         source = values[(slice(None),) * axis + (slice(first, stop),)]
         target = result[(slice(None),) * axis + (slice(start, start + _ROWS),)]
@@ -271,13 +289,13 @@ def _resize_along(values: Array, num: int, axis: int, order: int) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _spline(num_before: int, num: int, order: int) -> Float32:
+def _spline(num_before: int, num: int, order: int, compute: Precision) -> Array:
     """(num, num_before): what each old voxel adds to each new one. Kept, so do not change it."""
     from scipy.ndimage import zoom
 
     unit = np.eye(num_before)
     # The other axis keeps its voxels, on which a spline is exact.
-    weights: Float32 = zoom(unit, (num / num_before, 1), order=order, mode="nearest", grid_mode=True).astype(np.float32)
+    weights: Array = zoom(unit, (num / num_before, 1), order=order, mode="nearest", grid_mode=True).astype(compute)
     return weights
 
 

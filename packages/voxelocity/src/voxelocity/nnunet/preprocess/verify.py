@@ -1,0 +1,128 @@
+"""Some cases made by nnU-Net's own preprocessor too, and how the stored ones differ from these."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voxelocity.infer.models.foreign_files import read_json
+from voxelocity.infer.models.nnunet_plans import DATASET
+from voxelocity.nnunet.preprocess.plans import CasePlan
+from voxelocity.nnunet.preprocess.raw import RawDataset
+from voxelocity.nnunet.preprocess.store import ENDINGS, need_blosc2
+from voxelocity_observe.core.errors import ConfigError
+
+_PLACES = "class_locations"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How a stored case differs from nnU-Net's.
+
+    Attributes:
+        configuration: of the case.
+        case_id: its name.
+        num_voxels: of its image, over all channels.
+        intensity: the largest difference of a voxel; NaN if the shapes differ.
+        num_other: voxels of the image that are not equal in all bits.
+        num_labels: voxels of the label that differ.
+        notes: the notes of the case that differ.
+    """
+
+    configuration: str
+    case_id: str
+    num_voxels: int
+    intensity: float
+    num_other: int
+    num_labels: int
+    notes: tuple[str, ...]
+
+    def in_words(self) -> str:
+        """One line."""
+        notes = f"; other notes: {', '.join(self.notes)}" if self.notes else "; the same notes"
+        return (
+            f"{self.configuration}, {self.case_id}: intensities differ by at most {self.intensity:.2g} "
+            f"({self.num_other:,} of {self.num_voxels:,} voxels), {self.num_labels:,} labels differ{notes}"
+        )
+
+
+def verify_cases(
+    raw: RawDataset, folder: Path, plans_name: str, plans: Sequence[CasePlan], *, num: int
+) -> list[Difference]:
+    """How the stored cases differ from those that nnU-Net's preprocessor makes now, one after the other.
+
+    Args:
+        raw: the data set.
+        folder: of its preprocessed cases.
+        plans_name: name of the file in it.
+        plans: the configurations.
+        num: cases of each, evenly chosen.
+
+    Raises:
+        ConfigError: nnU-Net is not installed.
+    """
+    if importlib.util.find_spec("nnunetv2") is None:
+        raise ConfigError(
+            "nnunet: --verify makes cases with nnU-Net, and nnunetv2 is not installed in this Python; leave it out, or "
+            "install Voxelocity where nnU-Net is"
+        )
+    from nnunetv2.preprocessing.preprocessors.default_preprocessor import DefaultPreprocessor
+    from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
+
+    manager, description = PlansManager(str(folder / plans_name)), read_json(folder / DATASET)
+    num = min(num, len(raw.refs))
+    found = []
+    for ref in (raw.refs[number * len(raw.refs) // num] for number in range(num)):
+        for plan in plans:
+            theirs = DefaultPreprocessor(verbose=False).run_case(
+                [str(path) for path in ref.images],
+                str(ref.label),
+                manager,
+                manager.get_configuration(plan.name),
+                description,
+            )
+            found.append(_compare(plan, ref.case_id, folder / plan.folder, theirs))
+    return found
+
+
+def _compare(plan: CasePlan, case_id: str, folder: Path, theirs: tuple[Any, Any, Any]) -> Difference:
+    image, label, notes = (_read(folder / f"{case_id}{ending}") for ending in ENDINGS)
+    is_same_shape = image.shape == theirs[0].shape and label.shape == theirs[1].shape
+    difference = np.abs(image - theirs[0]) if is_same_shape else np.full(1, np.nan)
+    return Difference(
+        configuration=plan.name,
+        case_id=case_id,
+        num_voxels=int(image.size),
+        intensity=float(difference.max()),
+        num_other=int(np.count_nonzero(difference)),
+        num_labels=int(np.count_nonzero(label != theirs[1])) if is_same_shape else int(label.size),
+        notes=tuple(sorted(_other_notes(notes, theirs[2]))),
+    )
+
+
+def _other_notes(ours: dict[str, Any], theirs: dict[str, Any]) -> set[str]:
+    other = {key for key in ours.keys() | theirs.keys() if key != _PLACES and not _is_equal(ours, theirs, key)}
+    places = (ours[_PLACES], theirs[_PLACES])
+    if list(places[0]) != list(places[1]) or any(not np.array_equal(places[0][key], places[1][key]) for key in places[0]):
+        other.add(_PLACES)
+    return other
+
+
+def _is_equal(ours: dict[str, Any], theirs: dict[str, Any], key: str) -> bool:
+    if key not in ours or key not in theirs:
+        return False
+    return str(ours[key]) == str(theirs[key])
+
+
+def _read(path: Path) -> Any:
+    if path.suffix == ENDINGS[0]:
+        return need_blosc2().open(urlpath=str(path), mode="r")[:]
+    import pickle
+
+    # A file of our own, from the run that has just ended.
+    return pickle.loads(path.read_bytes())

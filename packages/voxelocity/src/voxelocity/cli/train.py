@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -35,6 +35,13 @@ def train(
     config: options.ConfigFile = None,
     sets: options.Sets = None,
     no_tuned: options.NoTuned = False,
+    plans: Annotated[
+        Path | None,
+        typer.Option(
+            "--plans",
+            help="Spacing, patch, batch, intensities and network of nnU-Net's plans: FILE or FILE:CONFIGURATION.",
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every choice of the plan and why.")] = False,
 ) -> None:
     """Train a network on DATASET: plan, cache, train, validate, report."""
@@ -55,7 +62,16 @@ def train(
 
     # Of several ranks, one prints.
     console = PlainConsole(quiet=read_place().rank > 0)
-    context = RunContext(console=console, spent_s=process_age_s(), plan_view="full" if verbose else "short")
+    shared = None
+    if plans is not None:
+        from voxelocity.nnunet.plan_keys import shared_keys
+        from voxelocity.training.building import warn_on
+
+        shared = shared_keys(
+            plans, num_channels=len(cases.channels), warn=lambda text: warn_on(console, text)
+        )
+    view: Literal["full", "short"] = "full" if verbose else "short"
+    context = RunContext(console=console, spent_s=process_age_s(), plan_view=view, shared=shared)
     if request.folds is not None:
         _show_folds(run_folds(cases, request, context), console)
     else:

@@ -117,7 +117,7 @@ def run_folds(
     requests = {fold: _of_fold(request, fold, folder, is_begun=fold in begun) for fold, folder in folders.items()}
     for fold in begun:
         _check_begun(folders[fold], cases, requests[fold])
-    shared = _shared_keys(out, cases, except_folds=[*{*chosen} - begun] if request.overwrite else ())
+    measured = _shared_keys(out, cases, except_folds=[*{*chosen} - begun] if request.overwrite else ())
     failed: dict[int, str] = {}
     with one_group(place, uses_gpu=request.device != "cpu" and torch.cuda.is_available()):
         # Ranks may have waited for each other.
@@ -130,7 +130,8 @@ def run_folds(
             console.print(f"fold {fold} of {', '.join(map(str, chosen))}: {folder.path}", style="bold", highlight=False)
             stop = StopRequest()
             of_fold = RunContext(
-                console=console, spent_s=spent_s, stop=stop, sinks=make_sinks(), plan_view=plan_view, shared=shared
+                console=console, spent_s=spent_s, stop=stop, sinks=make_sinks(), plan_view=plan_view,
+                shared=_joined(context.shared, measured),
             )
             if reason := _train_fold(cases, requests[fold], of_fold, is_alone=place.is_alone):
                 failed[fold] = reason
@@ -143,7 +144,7 @@ def run_folds(
                 )
             # The others have the same plan.
             spent_s, plan_view = 0.0, plan_view if fold in begun else "none"
-            shared = shared or _shared_keys(out, cases)
+            measured = measured or _shared_keys(out, cases)
     runs = {fold: folder.path for fold, folder in folders.items() if fold not in failed}
     evaluation = pool_runs(list(runs.values())) if runs else None
     if evaluation is not None and place.rank == 0:
@@ -219,3 +220,10 @@ def _folds_of(cases: Cases) -> tuple[int, ...]:
             "least two; train without --folds, or declare folds (docs/data-sets.md)"
         )
     return found
+
+
+def _joined(given: SharedKeys | None, measured: SharedKeys | None) -> SharedKeys | None:
+    """The keys that the command shares, and what the first fold measured."""
+    if given is None or measured is None:
+        return given or measured
+    return SharedKeys(values={**measured.values, **given.values}, reason=given.reason)

@@ -327,10 +327,13 @@ class MemoryBudget:
     """A budget of bytes for work in several threads, so that many cores and large scans do not exhaust memory.
 
     Work larger than the whole budget is done alone.
+
+    Attributes:
+        num_bytes: of the whole budget.
     """
 
     def __init__(self, budget_bytes: int) -> None:
-        self._budget_bytes = budget_bytes
+        self.num_bytes = budget_bytes
         self._used_bytes = 0
         self._changed = threading.Condition()
 
@@ -338,7 +341,7 @@ class MemoryBudget:
     def taking(self, num_bytes: int) -> Iterator[None]:
         """Waits until `num_bytes` more fit, and holds them for the duration of the block."""
         with self._changed:
-            self._changed.wait_for(lambda: self._used_bytes == 0 or self._used_bytes + num_bytes <= self._budget_bytes)
+            self._changed.wait_for(lambda: self._used_bytes == 0 or self._used_bytes + num_bytes <= self.num_bytes)
             self._used_bytes += num_bytes
         try:
             yield

@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Work:
+class Work:
     """A data set being preprocessed.
 
     Attributes:
@@ -92,6 +92,24 @@ class _Work:
             return [future.result() for future in futures]  # type: ignore[misc]
 
 
+def open_work(request: PreprocessRequest, *, console: Console) -> Work:
+    """The data set of a request; nothing is made yet.
+
+    Raises:
+        InputError: it cannot be used, or nnU-Net's variables are not set.
+    """
+    need_blosc2()
+    raw = open_raw(find_raw(request.dataset))
+    place = place_of(PREPROCESSED, os.environ, "it is where preprocessed cases go")
+    return Work(
+        raw=raw,
+        folder=place / raw.name,
+        num_threads=request.threads or cpu_budget(),
+        budget=MemoryBudget(int(_WORK_SHARE * available_memory_bytes())),
+        console=console,
+    )
+
+
 def preprocess(request: PreprocessRequest, *, console: Console) -> list[Difference]:
     """Makes the preprocessed folder of a data set; says on the console what it does and how long it took.
 
@@ -101,29 +119,19 @@ def preprocess(request: PreprocessRequest, *, console: Console) -> list[Differen
     Raises:
         InputError: the data set, its plans or a case cannot be used, or the folder cannot be written.
     """
-    need_blosc2()
-    raw = open_raw(find_raw(request.dataset))
-    place = place_of(PREPROCESSED, os.environ, "it is where preprocessed cases go")
-    work = _Work(
-        raw=raw,
-        folder=place / raw.name,
-        num_threads=request.threads or cpu_budget(),
-        budget=MemoryBudget(budget_bytes := int(_WORK_SHARE * available_memory_bytes())),
-        console=console,
-    )
+    work = open_work(request, console=console)
+    raw = work.raw
     try:
         work.folder.mkdir(parents=True, exist_ok=True)
         work.say(
-            f"{raw.name}: {count_text(len(raw.refs), 'case')}, {count_text(work.num_threads, 'thread')}, cases being "
-            f"made take up to {bytes_text(budget_bytes)}"
+            f"{raw.name}: {count_text(len(raw.refs), 'case')}, {count_text(work.num_threads, 'thread')}; cases being "
+            f"made take up to {bytes_text(work.budget.num_bytes)}"
         )
-        _take_fingerprint(work, again=request.clean)
-        plans = _settle_plans(work, request, place)
-        _make_cases(work, plans, overwrite=request.overwrite)
+        take_fingerprint(work, again=request.clean)
+        plans = settle_plans(work, request)
+        make_cases(work, plans, overwrite=request.overwrite)
         _copy_truth(work)
     except OSError as error:
-        if isinstance(error, InputError):
-            raise
         raise OutputError(
             f"nnunet: {error.filename or work.folder} cannot be written: {error.strerror or error}; make space there, "
             "or correct its permissions, and give the command again, which goes on where it stopped"
@@ -133,7 +141,8 @@ def preprocess(request: PreprocessRequest, *, console: Console) -> list[Differen
     return verify_cases(raw, work.folder, f"{request.plans}.json", plans, num=request.verify)
 
 
-def _take_fingerprint(work: _Work, *, again: bool) -> None:
+def take_fingerprint(work: Work, *, again: bool) -> None:
+    """Writes the fingerprint, unless it is there and not to be taken again."""
     path, raw = work.folder / FINGERPRINT, work.raw
     if path.is_file() and not again:
         work.say(f"fingerprint: {path} is there; --clean takes it again")
@@ -145,11 +154,16 @@ def _take_fingerprint(work: _Work, *, again: bool) -> None:
     work.say(f"fingerprint in {duration_text(watch.elapsed_s)}: {path}")
 
 
-def _settle_plans(work: _Work, request: PreprocessRequest, place: Path) -> list[CasePlan]:
+def settle_plans(work: Work, request: PreprocessRequest) -> list[CasePlan]:
+    """The configurations that cases are made for; nnU-Net's planner makes plans that are missing.
+
+    Raises:
+        InputError: they cannot be made or used.
+    """
     path, raw = work.folder / f"{request.plans}.json", work.raw
     if not path.is_file() or request.clean:
         watch = Stopwatch()
-        make_plans(raw, place, planner=request.planner, name=request.plans if request.is_given("plans") else "")
+        make_plans(raw, work.folder.parent, planner=request.planner, name=request.plans if request.is_given("plans") else "")
         work.say(f"plans by nnU-Net's {request.planner} in {duration_text(watch.elapsed_s)}: {path}")
     if not path.is_file():
         made = ", ".join(sorted(other.stem for other in work.folder.glob("*Plans*.json")))
@@ -167,7 +181,12 @@ def _settle_plans(work: _Work, request: PreprocessRequest, place: Path) -> list[
     return read_plans(path, raw, request.configurations)
 
 
-def _make_cases(work: _Work, plans: Sequence[CasePlan], *, overwrite: bool) -> None:
+def make_cases(work: Work, plans: Sequence[CasePlan], *, overwrite: bool) -> None:
+    """Writes the cases of some configurations that are not there yet, or all.
+
+    Raises:
+        InputError: a case cannot be used, or a folder is there that was made from something else.
+    """
     raw, watch = work.raw, Stopwatch()
     keys = {plan.folder: _key_of(raw, plan) for plan in plans}
     todo = [plan for plan in plans if not _is_made(work, plan, keys[plan.folder], overwrite=overwrite)]
@@ -218,7 +237,7 @@ def _kept_keys(folder: Path) -> dict[str, str]:
     return read_json(path) if path.is_file() else {}
 
 
-def _is_made(work: _Work, plan: CasePlan, key: str, *, overwrite: bool) -> bool:
+def _is_made(work: Work, plan: CasePlan, key: str, *, overwrite: bool) -> bool:
     folder = work.folder / plan.folder
     if overwrite or not folder.exists():
         return False
@@ -231,7 +250,7 @@ def _is_made(work: _Work, plan: CasePlan, key: str, *, overwrite: bool) -> bool:
     return True
 
 
-def _open_unfinished(work: _Work, name: str, key: str) -> Path:
+def _open_unfinished(work: Work, name: str, key: str) -> Path:
     """The folder in which cases are collected, without those that were made from something else."""
     folder = work.folder / f"{name}{_UNFINISHED}"
     if _kept_keys(work.folder).get(folder.name) != key:
@@ -256,7 +275,7 @@ def _keep_key(folder: Path, name: str, key: str) -> None:
     put_in_place(folder / _MADE_FROM, json.dumps(_kept_keys(folder) | {name: key}, indent=1).encode())
 
 
-def _copy_truth(work: _Work) -> None:
+def _copy_truth(work: Work) -> None:
     """The labels as they are, for nnU-Net's validation; those that are as new as their originals stay."""
     folder = work.folder / TRUTH
     folder.mkdir(exist_ok=True)

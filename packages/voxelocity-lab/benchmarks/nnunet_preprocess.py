@@ -93,12 +93,16 @@ def _write_phantom(folder: Path, number: int, shape: tuple[int, int, int], thick
     image[(x / 0.8) ** 2 + (y / 0.6) ** 2 < 1 + 0 * z] = 0.0
     for value, intensity in ((1, 60.0), (2, 130.0), (3, 260.0)):
         center, radius = rng.uniform(-0.3, 0.3, 3), rng.uniform(0.15, 0.4, 3)
-        places = ((x - center[0]) / radius[0]) ** 2 + ((y - center[1]) / radius[1]) ** 2 + ((z - center[2]) / radius[2]) ** 2
+        places = (
+            ((x - center[0]) / radius[0]) ** 2 + ((y - center[1]) / radius[1]) ** 2 + ((z - center[2]) / radius[2]) ** 2
+        )
         image[places < 1], label[places < 1] = intensity, value
     image += rng.normal(0, 20, shape).astype(np.float32)
     spacing = np.array([0.7 + 0.07 * number, 0.7 + 0.07 * number, thickness_mm * (0.85 + 0.1 * number)])
     affine = np.diag([*spacing, 1.0])
-    nib.save(nib.Nifti1Image(np.round(image).astype(np.int16), affine), folder / "imagesTr" / f"case_{number}_0000.nii.gz")
+    nib.save(
+        nib.Nifti1Image(np.round(image).astype(np.int16), affine), folder / "imagesTr" / f"case_{number}_0000.nii.gz"
+    )
     nib.save(nib.Nifti1Image(label, affine), folder / "labelsTr" / f"case_{number}.nii.gz")
 
 
@@ -158,11 +162,11 @@ def measure_here(side: str, part: str, dataset_id: int) -> dict[str, float]:
     return {"seconds": seconds, "cpu_s": cpu_s, "most_bytes": float(found[0])}
 
 
-def plan(scenario: Scenario) -> None:
+def plan(scenario: Scenario, preprocessed: Path) -> None:
     """Fingerprint and plans by nnU-Net itself, if they are not there."""
     from nnunetv2.experiment_planning import plan_and_preprocess_api as api
 
-    folder = Path(os.environ["nnUNet_preprocessed"]) / scenario.folder
+    folder = preprocessed / scenario.folder
     if not (folder / f"{_PLANS}.json").exists():
         api.extract_fingerprints([scenario.dataset_id], num_processes=2, show_progress_bar=False)
         api.plan_experiments([scenario.dataset_id])
@@ -233,7 +237,7 @@ def main() -> None:
         os.environ.update({f"nnUNet_{part}": str(place) for part, place in places.items()})
         for scenario in (scenario for scenario in SCENARIOS if not options.only or scenario.name in options.only):
             write_raw(scenario, places["raw"])
-            plan(scenario)
+            plan(scenario, places["preprocessed"])
             found[scenario.name] = measure(scenario, rounds=options.rounds)
             print(json.dumps(found[scenario.name]["differences"]), flush=True)
             write_record(record | {"rounds": options.rounds, "found": found}, "nnunet_preprocess", out=options.out)

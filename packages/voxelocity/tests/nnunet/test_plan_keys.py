@@ -51,7 +51,10 @@ def test_spacing_patch_batch_intensities_and_network_are_taken_over(tmp_path):
     assert found.values["data.prepare.spacing_mm"] == [1.0, 0.5, 3.0]
     assert found.values["data.patch.shape_voxel"] == found.values["window.shape_voxel"] == [24, 16, 8]
     assert found.values["data.batch_size"] == 2
-    assert (found.values["data.prepare.intensity.mode"], found.values["data.prepare.intensity.low"]) == ("window", -20.5)
+    assert (found.values["data.prepare.intensity.mode"], found.values["data.prepare.intensity.low"]) == (
+        "window",
+        -20.5,
+    )
     assert found.values["network.widths"] == [8, 12, 16]
 
 

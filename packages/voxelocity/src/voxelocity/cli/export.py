@@ -15,7 +15,9 @@ from voxelocity_observe.cli import interrupt
 from voxelocity_observe.cli.asking import Asked, options_of
 
 
-@options_of(ExportRequest, texts={"to": f"Format: {', '.join(EXPORT_FORMATS)}, or nnunet for a results folder of nnU-Net."})
+@options_of(
+    ExportRequest, texts={"to": f"Format: {', '.join(EXPORT_FORMATS)}, or nnunet for a results folder of nnU-Net."}
+)
 def export(
     asked: Asked[ExportRequest],
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],

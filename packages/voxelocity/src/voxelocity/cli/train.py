@@ -67,9 +67,7 @@ def train(
         from voxelocity.nnunet.plan_keys import shared_keys
         from voxelocity.training.building import warn_on
 
-        shared = shared_keys(
-            plans, num_channels=len(cases.channels), warn=lambda text: warn_on(console, text)
-        )
+        shared = shared_keys(plans, num_channels=len(cases.channels), warn=lambda text: warn_on(console, text))
     view: Literal["full", "short"] = "full" if verbose else "short"
     context = RunContext(console=console, spent_s=process_age_s(), plan_view=view, shared=shared)
     if request.folds is not None:

@@ -82,7 +82,10 @@ def _check(spec: ModelSpec, run: Path) -> None:
         (network.num_res_units > 0, "residual blocks of DynUNet, whose shortcuts are others than nnU-Net's"),
         (prepare.spacing_mm == "keep", "data.prepare.spacing_mm keep, where it resamples to one spacing"),
         (bool(spec.region_order) and not spec.regions, "overlapping classes whose parts are not known"),
-        (not spec.region_order and values != list(range(len(values))), f"labels {values}, where it has 0, 1, 2 and so on"),
+        (
+            not spec.region_order and values != list(range(len(values))),
+            f"labels {values}, where it has 0, 1, 2 and so on",
+        ),
         (
             spec.ignore_value not in (None, max(values) + 1),
             f"the ignored value {spec.ignore_value}, where it has the one after the last label",
@@ -121,13 +124,13 @@ def _kernels(spec: ModelSpec) -> list[Index3]:
 
 def _plans(spec: ModelSpec) -> dict[str, Any]:
     network, intensity = spec.network, spec.prepare.intensity
-    num, flips = len(network.widths), slice(None, None, -1)
+    num = len(network.widths)
     architecture = {
         "n_stages": num,
         "features_per_stage": list(network.widths),
         "conv_op": "torch.nn.modules.conv.Conv3d",
-        "kernel_sizes": [list(kernel[flips]) for kernel in _kernels(spec)],
-        "strides": [[1, 1, 1], *(list(stride[flips]) for stride in network.strides)],
+        "kernel_sizes": [list(reversed(kernel)) for kernel in _kernels(spec)],
+        "strides": [[1, 1, 1], *(list(reversed(stride)) for stride in network.strides)],
         "n_conv_per_stage": [2] * num,
         "n_conv_per_stage_decoder": [2] * (num - 1),
         "conv_bias": False,
@@ -144,8 +147,9 @@ def _plans(spec: ModelSpec) -> dict[str, Any]:
     facts["mean"] = intensity.low if intensity.mean == "low" else intensity.mean
     facts["std"] = intensity.high - intensity.low if intensity.std == "width" else intensity.std
     facts |= {"min": intensity.low, "max": intensity.high, "median": facts["mean"]}
-    spacing = [float(length) for length in reversed(spec.prepare.spacing_mm)]
-    patch = list(spec.window.shape_voxel[flips])
+    assert spec.prepare.spacing_mm != "keep", "refused before"
+    spacing = list(reversed(spec.prepare.spacing_mm))
+    patch = list(reversed(spec.window.shape_voxel))
     configuration = {
         "data_identifier": f"nnUNetPlans_{_CONFIGURATION}",
         "preprocessor_name": "DefaultPreprocessor",
@@ -216,7 +220,10 @@ def _checkpoint(weights: Mapping[str, torch.Tensor], spec: ModelSpec) -> dict[st
 def _renamed(weights: Mapping[str, torch.Tensor], spec: ModelSpec) -> Weights:
     """DynUNet's weights under the names of PlainConvUNet, turned and in its kernels."""
     kernels, last = _kernels(spec), len(spec.network.widths) - 1
-    places = {"input_block": ("encoder.stages.0.0", kernels[0]), "bottleneck": (f"encoder.stages.{last}.0", kernels[last])}
+    places = {
+        "input_block": ("encoder.stages.0.0", kernels[0]),
+        "bottleneck": (f"encoder.stages.{last}.0", kernels[last]),
+    }
     for level in range(1, last):
         places[f"downsamples.{level - 1}"] = f"encoder.stages.{level}.0", kernels[level]
     for number in range(last):
@@ -240,7 +247,9 @@ def _renamed(weights: Mapping[str, torch.Tensor], spec: ModelSpec) -> Weights:
         weight = head["weight"] if is_used else head["weight"].new_zeros((len(head["weight"]), width, 1, 1, 1))
         found[f"decoder.seg_layers.{number}.weight"] = weight
         found[f"decoder.seg_layers.{number}.bias"] = head["bias"] if is_used else torch.zeros_like(head["bias"])
-    return {name: tensor.float().contiguous() if tensor.is_floating_point() else tensor for name, tensor in found.items()}
+    return {
+        name: tensor.float().contiguous() if tensor.is_floating_point() else tensor for name, tensor in found.items()
+    }
 
 
 def _widened(weight: torch.Tensor, kernel: Sequence[int]) -> torch.Tensor:

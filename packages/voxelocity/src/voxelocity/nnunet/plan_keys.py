@@ -1,4 +1,4 @@
-"""Keys of our plan from nnU-Net's plans: its spacing, patch, batch, intensities and network, as far as ours has them."""
+"""Keys of our plan from nnU-Net's plans: spacing, patch, batch, intensities and network, as far as ours has them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _TrainedConfiguration(Configuration):
     patch_size: Index3
     spacing: tuple[float, float, float]
     batch_size: int = Field(ge=1)
-    architecture: dict[str, Any] = {}
+    architecture: dict[str, Any] = Field(default={})
 
 
 def shared_keys(named: Path, *, num_channels: int, warn: Callable[[str], None]) -> SharedKeys:

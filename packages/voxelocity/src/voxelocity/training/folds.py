@@ -130,7 +130,11 @@ def run_folds(
             console.print(f"fold {fold} of {', '.join(map(str, chosen))}: {folder.path}", style="bold", highlight=False)
             stop = StopRequest()
             of_fold = RunContext(
-                console=console, spent_s=spent_s, stop=stop, sinks=make_sinks(), plan_view=plan_view,
+                console=console,
+                spent_s=spent_s,
+                stop=stop,
+                sinks=make_sinks(),
+                plan_view=plan_view,
                 shared=_joined(context.shared, measured),
             )
             if reason := _train_fold(cases, requests[fold], of_fold, is_alone=place.is_alone):

@@ -61,6 +61,7 @@ def write_plans(folder, *, channels=("CT",), spacing=(1.5, 1.0, 1.1), patch=(8, 
         "resampling_fn_data_kwargs": {"is_seg": False, **resampling},
         "resampling_fn_seg": "resample_data_or_seg_to_shape",
         "resampling_fn_seg_kwargs": {"is_seg": True, **resampling, "order": 1},
+        "architecture": {"network_class_name": "Net", "arch_kwargs": {}, "_kw_requires_import": []},
         **changes.pop("configuration", {}),
     }
     flat = {

@@ -96,7 +96,9 @@ def as_nnunet_draws(label, classes):
 
 
 @pytest.mark.parametrize(
-    "classes", [[1, 2, 3], [(1, 2), 2, (2,)], [1, 2, (-1, 0, 1, 2)], [5, (4, 6), 1]], ids=["plain", "regions", "ignore", "absent"]
+    "classes",
+    [[1, 2, 3], [(1, 2), 2, (2,)], [1, 2, (-1, 0, 1, 2)], [5, (4, 6), 1]],
+    ids=["plain", "regions", "ignore", "absent"],
 )
 def test_places_are_those_that_nnunet_draws(classes):
     label = np.random.default_rng(2).integers(-1, 4, (40, 41, 30)).astype(np.int16)

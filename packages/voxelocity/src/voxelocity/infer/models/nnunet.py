@@ -45,8 +45,6 @@ _TURNING_READERS = ("NibabelIOWithReorient", "SimpleITKIOWithReorient")
 _TRAINERS = r"nnUNetTrainer(_?(\d+epochs|NoMirroring|onlyMirror01|NoDA|DA5|DAOrd0|DASegOrd0))*"
 
 
-
-
 class _ResampleLogits(KnownKeys):
     order: Literal[1]
     order_z: Literal[0, 1] = 0
@@ -71,8 +69,6 @@ class _Checkpoint(KnownKeys):
     init_args: _InitArguments
     trainer_name: str
     inference_allowed_mirroring_axes: tuple[int, ...] | None = None
-
-
 
 
 def open_nnunet(path: Path) -> Model:

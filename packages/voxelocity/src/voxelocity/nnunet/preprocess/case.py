@@ -127,9 +127,7 @@ def _resampled(image: Float32, label: Int16, spacing_mm: list[float], plan: Case
 
 def new_shape(shape: Sequence[int], spacing_mm: Sequence[float], target_mm: Sequence[float]) -> Index3:
     """The voxels along each axis at another spacing."""
-    x, y, z = (
-        max(1, round(old / new * n)) for old, new, n in zip(spacing_mm, target_mm, shape, strict=True)
-    )
+    x, y, z = (max(1, round(old / new * n)) for old, new, n in zip(spacing_mm, target_mm, shape, strict=True))
     return x, y, z
 
 
@@ -152,5 +150,3 @@ def most_bytes(shape: Sequence[int], num_channels: int, spacing_mm: Sequence[flo
         after = max(after, int(np.prod(new_shape([shape[axis] for axis in plan.axes], spacing, target))))
     # Two float64 arrays of a channel, between both sizes, and the results.
     return num_bytes + 16 * max(before, after) + after * (4 * num_channels + 4)
-
-

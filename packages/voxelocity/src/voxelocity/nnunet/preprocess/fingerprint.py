@@ -107,5 +107,3 @@ def as_json(fingerprint: dict[str, Any]) -> bytes:
 def peak_bytes(raw: RawDataset) -> int:
     """Memory of the samples of all cases while they are put together."""
     return _NUM_SAMPLES * 4 * (len(raw.channels) + 2)
-
-

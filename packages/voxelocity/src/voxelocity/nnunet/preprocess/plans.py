@@ -43,7 +43,7 @@ class ResampleLabels(KnownKeys):
 
 
 class _CaseKeys(Configuration):
-    data_identifier: Annotated[str, Field(pattern=r"^[\w.+-]+$")]
+    data_identifier: Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]
     resampling_fn_seg: Literal["resample_data_or_seg_to_shape"]
     resampling_fn_seg_kwargs: ResampleLabels
 
@@ -125,7 +125,7 @@ def make_plans(raw: RawDataset, preprocessed: Path, *, planner: str, name: str) 
     if importlib.util.find_spec("nnunetv2") is None:
         raise ConfigError(
             f"nnunet: {preprocessed / raw.name} has no plans, which nnU-Net's own planner makes, and nnunetv2 is not "
-            "installed in this Python; install Voxelocity where nnU-Net is, or copy the plans of nnUNetv2_plan_experiment "
+            "installed in this Python; install Voxelocity where nnU-Net is, or copy what nnUNetv2_plan_experiment made "
             "there"
         )
     for variable, folder in ((RAW, raw.folder.parent), (PREPROCESSED, preprocessed)):

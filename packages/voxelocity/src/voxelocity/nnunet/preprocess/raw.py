@@ -56,9 +56,7 @@ class RawDataset:
         known = sorted({int(value) for part in parts for value in part})
         if any(len(part) > 1 for part in parts):
             regions = [tuple(value) if isinstance(value, list) else int(value) for value in labels.values()]
-            classes: list[ClassKey] = [
-                region for region, part in zip(regions, parts, strict=True) if set(part) != {0}
-            ]
+            classes: list[ClassKey] = [region for region, part in zip(regions, parts, strict=True) if set(part) != {0}]
         else:
             classes = [value for value in known if value != 0]
         if "ignore" in self.description["labels"]:
@@ -80,7 +78,9 @@ def find_raw(dataset: str, environ: Mapping[str, str] = os.environ) -> Path:
     if (Path(dataset) / DATASET).is_file():
         # nnU-Net knows it by the name of its folder.
         return Path(dataset).resolve()
-    place = place_of(RAW, environ, f"or name the folder of the data set, which has a {DATASET}, in place of {dataset!r}")
+    place = place_of(
+        RAW, environ, f"or name the folder of the data set, which has a {DATASET}, in place of {dataset!r}"
+    )
     start = f"Dataset{int(dataset):03d}_" if dataset.isdecimal() else dataset
     try:
         names = sorted(path.name for path in place.iterdir() if path.is_dir())

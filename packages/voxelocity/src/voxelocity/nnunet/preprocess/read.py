@@ -72,7 +72,9 @@ def read_notes(path: Path, reader: Reader) -> dict[str, Any]:
         raise
     except (RuntimeError, ValueError, OSError) as error:
         line = str(error).strip().splitlines()[-1]
-        raise ScanError(f"nnunet: {path}: {reader} cannot read its header ({line:.200}); export the file again") from None
+        raise ScanError(
+            f"nnunet: {path}: {reader} cannot read its header ({line:.200}); export the file again"
+        ) from None
 
 
 def read_case(ref: VolumeRef, reader: Reader) -> ReadCase:
@@ -117,9 +119,11 @@ def _label(path: Path, shape: tuple[int, ...]) -> Int16:
     low, high = label.min(), label.max()
     most = np.iinfo(np.int16).max
     # NaN is not within the limits either.
-    if not (0 <= low and high <= most):
-        raise ScanError(f"nnunet: {path} holds labels from {low} to {high}; nnU-Net stores 0 to {most}: correct the file")
-    whole = label[0].astype(np.int16)
+    if not (low >= 0 and high <= most):
+        raise ScanError(
+            f"nnunet: {path} holds labels from {low} to {high}; nnU-Net stores 0 to {most}: correct the file"
+        )
+    whole: Int16 = label[0].astype(np.int16)
     if label.dtype.kind == "f" and not np.array_equal(whole, label[0]):
         raise ScanError(f"nnunet: {path} holds labels that are not whole numbers; correct the file")
     return whole
@@ -147,8 +151,10 @@ def _notes_of_itk(path: Path) -> dict[str, Any]:
             f"nnunet: {path} has {num_axes} axes and {reader.GetNumberOfComponents()} values a voxel, and only volumes "
             "of one value, or with channels on the fourth axis, are read here; preprocess with nnU-Net itself"
         )
+    # As in an image that was read, no zero is negative.
+    origin, direction = (tuple(n + 0.0 for n in numbers) for numbers in (reader.GetOrigin(), reader.GetDirection()))
     return {
-        "sitk_stuff": {"spacing": spacing, "origin": reader.GetOrigin(), "direction": reader.GetDirection()},
+        "sitk_stuff": {"spacing": spacing, "origin": origin, "direction": direction},
         "spacing": list(np.abs(spacing[:3][::-1])),
     }
 

@@ -163,7 +163,9 @@ def settle_plans(work: Work, request: PreprocessRequest) -> list[CasePlan]:
     path, raw = work.folder / f"{request.plans}.json", work.raw
     if not path.is_file() or request.clean:
         watch = Stopwatch()
-        make_plans(raw, work.folder.parent, planner=request.planner, name=request.plans if request.is_given("plans") else "")
+        make_plans(
+            raw, work.folder.parent, planner=request.planner, name=request.plans if request.is_given("plans") else ""
+        )
         work.say(f"plans by nnU-Net's {request.planner} in {duration_text(watch.elapsed_s)}: {path}")
     if not path.is_file():
         made = ", ".join(sorted(other.stem for other in work.folder.glob("*Plans*.json")))
@@ -175,8 +177,8 @@ def settle_plans(work: Work, request: PreprocessRequest) -> list[CasePlan]:
     for key in ("labels", "channel_names", "regions_class_order"):
         if kept.get(key) != raw.description.get(key):
             raise InputError(
-                f"nnunet: {copy} has another {key!r} than {raw.folder / DATASET}, and nnU-Net trains by the first; plan "
-                "again with --clean"
+                f"nnunet: {copy} has another {key!r} than {raw.folder / DATASET}, and nnU-Net trains by the first; "
+                "plan again with --clean"
             )
     return read_plans(path, raw, request.configurations)
 

@@ -18,8 +18,6 @@ from voxelocity.nnunet.preprocess.raw import RawDataset
 from voxelocity.nnunet.preprocess.store import ENDINGS, need_blosc2
 from voxelocity_observe.core.errors import ConfigError, InputError
 
-_PLACES = "class_locations"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
@@ -107,24 +105,26 @@ def _compare(plan: CasePlan, case_id: str, folder: Path, theirs: tuple[Any, Any,
 
 
 def _other_notes(ours: dict[str, Any], theirs: dict[str, Any]) -> set[str]:
-    other = {key for key in ours.keys() | theirs.keys() if key != _PLACES and not _is_equal(ours, theirs, key)}
-    places = (ours[_PLACES], theirs[_PLACES])
-    if list(places[0]) != list(places[1]) or any(not np.array_equal(places[0][key], places[1][key]) for key in places[0]):
-        other.add(_PLACES)
-    return other
+    return {key for key in ours.keys() | theirs.keys() if not _is_equal(ours.get(key), theirs.get(key))}
 
 
-def _is_equal(ours: dict[str, Any], theirs: dict[str, Any], key: str) -> bool:
-    if key not in ours or key not in theirs:
-        return False
-    return str(ours[key]) == str(theirs[key])
+def _is_equal(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return list(ours) == list(theirs) and all(_is_equal(ours[key], theirs[key]) for key in ours)
+    return np.array_equal(ours, theirs)
 
 
 class _Notes(pickle.Unpickler):
     """Reads numbers, texts, arrays and containers of these; anything else could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module.partition(".")[0] == "numpy" and name in ("_reconstruct", "_frombuffer", "ndarray", "dtype", "scalar"):
+        if module.partition(".")[0] == "numpy" and name in (
+            "_reconstruct",
+            "_frombuffer",
+            "ndarray",
+            "dtype",
+            "scalar",
+        ):
             return super().find_class(module, name)
         raise InputError(f"nnunet: the notes of a case hold {module}.{name}, which may run code; make the cases again")
 

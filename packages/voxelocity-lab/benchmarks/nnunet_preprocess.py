@@ -213,7 +213,7 @@ def measure(scenario: Scenario, *, rounds: int) -> dict[str, Any]:
             ratios = [theirs / ours for theirs, ours in pairs]
             found[part][f"ratios_of_{key}"] = ratios
             print(scenario.name, part, key, f"{statistics.median(ratios):.2f} times", ratios, flush=True)
-    return {**asdict(scenario), **found, "differences": differences(scenario)}
+    return {**asdict(scenario), "rounds": rounds, **found, "differences": differences(scenario)}
 
 
 def main() -> None:
@@ -228,8 +228,7 @@ def main() -> None:
     if options.side:
         print(json.dumps(measure_here(options.side, options.part, options.dataset)))
         return
-    record = head("nnunet_preprocess", f"--rounds {options.rounds}")
-    path = options.out / "nnunet_preprocess.json"
+    record, path = head("nnunet_preprocess"), options.out / "nnunet_preprocess.json"
     found = json.loads(path.read_text())["found"] if options.only and path.exists() else {}
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)
@@ -240,7 +239,7 @@ def main() -> None:
             plan(scenario, places["preprocessed"])
             found[scenario.name] = measure(scenario, rounds=options.rounds)
             print(json.dumps(found[scenario.name]["differences"]), flush=True)
-            write_record(record | {"rounds": options.rounds, "found": found}, "nnunet_preprocess", out=options.out)
+            write_record(record | {"found": found}, "nnunet_preprocess", out=options.out)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from nnunetv2.imageio.simpleitk_reader_writer import SimpleITKIO
 from nnunetv2.training.dataloading.nnunet_dataset import comp_blosc2_params, nnUNetDatasetBlosc2
 
 from voxelocity.core.requests.preprocess import PreprocessRequest
-from voxelocity.nnunet.preprocess.fingerprint import case_facts
+from voxelocity.nnunet.preprocess.fingerprint import case_facts, new_samples
 from voxelocity.nnunet.preprocess.raw import open_raw
 from voxelocity.nnunet.preprocess.run import preprocess
 from voxelocity.nnunet.preprocess.store import block_and_chunk
@@ -53,14 +53,15 @@ def test_stored_cases_are_those_of_nnunet(name, places):
 
 def test_facts_of_a_case_are_those_of_nnunets_fingerprint(places):
     raw = open_raw(write_raw(places / "raw", num=2, channels=("T1", "T2")))
-    found = case_facts(raw, 1, "SimpleITKIO")
+    samples = new_samples(raw)
+    found = case_facts(raw, 1, "SimpleITKIO", samples)
     ref = raw.refs[1]
     theirs = DatasetFingerprintExtractor.analyze_case(
         [str(path) for path in ref.images], str(ref.label), SimpleITKIO, 30_000
     )
     assert (found.shape, found.share) == (theirs[0], theirs[4])
     assert json.dumps(found.spacing) == json.dumps(theirs[1])
-    for ours, own in zip(found.samples, theirs[2], strict=True):
+    for ours, own in zip(samples[:, 1], theirs[2], strict=True):
         assert ours.dtype == own.dtype
         assert np.array_equal(ours, own)
 

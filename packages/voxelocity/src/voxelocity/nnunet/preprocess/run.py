@@ -25,7 +25,7 @@ from voxelocity.data.pipeline import MemoryBudget
 from voxelocity.infer.models.foreign_files import read_json
 from voxelocity.infer.models.nnunet_plans import DATASET
 from voxelocity.nnunet.preprocess.case import make_case, most_bytes
-from voxelocity.nnunet.preprocess.fingerprint import FINGERPRINT, as_json, case_facts, fingerprint_of
+from voxelocity.nnunet.preprocess.fingerprint import FINGERPRINT, as_json, case_facts, fingerprint_of, new_samples
 from voxelocity.nnunet.preprocess.plans import CasePlan, make_plans, read_plans
 from voxelocity.nnunet.preprocess.raw import PREPROCESSED, RawDataset, find_raw, open_raw, place_of
 from voxelocity.nnunet.preprocess.read import choose_reader, read_case, read_notes
@@ -149,8 +149,9 @@ def take_fingerprint(work: Work, *, again: bool) -> None:
         return
     watch, reader = Stopwatch(), choose_reader(raw)
     needs = [_size_of(raw, index, []) for index in range(len(raw.refs))]
-    facts = work.run(lambda index: case_facts(raw, index, reader), needs, "fingerprint")
-    put_in_place(path, as_json(fingerprint_of(raw, facts)))
+    samples = new_samples(raw)
+    facts = work.run(lambda index: case_facts(raw, index, reader, samples), needs, "fingerprint")
+    put_in_place(path, as_json(fingerprint_of(raw, facts, samples)))
     work.say(f"fingerprint in {duration_text(watch.elapsed_s)}: {path}")
 
 

@@ -24,7 +24,7 @@ from voxelocity.infer.models.nnunet_network import MOST_LEVELS, NETWORKS, Archit
 from voxelocity.infer.models.nnunet_plans import (
     DATASET,
     Configuration,
-    Dataset,
+    DatasetKeys,
     KnownKeys,
     Length,
     Plans,
@@ -86,7 +86,7 @@ def open_nnunet(path: Path) -> Model:
     """
     folder = nnunet_results(path)
     plans = parse_keys(Plans, read_json(folder / PLANS), folder / PLANS)
-    dataset = parse_keys(Dataset, read_json(folder / DATASET), folder / DATASET)
+    dataset = parse_keys(DatasetKeys, read_json(folder / DATASET), folder / DATASET)
     folds = [path] if path != folder else _folds_of(folder)
     models = [_open_fold(fold, plans, dataset) for fold in folds]
     return models[0] if len(models) == 1 else mean_of(models)
@@ -106,7 +106,7 @@ def _folds_of(folder: Path) -> list[Path]:
     return [fold for fold in folds if fold.name != "fold_all"] or folds
 
 
-def _open_fold(fold: Path, plans: Plans, dataset: Dataset) -> Model:
+def _open_fold(fold: Path, plans: Plans, dataset: DatasetKeys) -> Model:
     path = next((path for name in _CHECKPOINTS if (path := fold / name).is_file()), None)
     if path is None:
         raise InputError(f"infer: {fold} holds neither {' nor '.join(_CHECKPOINTS)}; name a fold that is trained")
@@ -161,7 +161,7 @@ def _configuration(plans: Plans, name: str, where: str) -> dict[str, Any]:
     return values
 
 
-def _labels(dataset: Dataset, where: Path) -> tuple[dict[int, str], tuple[int, ...]]:
+def _labels(dataset: DatasetKeys, where: Path) -> tuple[dict[int, str], tuple[int, ...]]:
     """File value to class name, and `PredictionSpec.region_order`."""
     parts = {
         name: (value,) if isinstance(value, int) else value

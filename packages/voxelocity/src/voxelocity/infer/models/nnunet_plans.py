@@ -63,7 +63,7 @@ class Configuration(KnownKeys):
     resampling_fn_data_kwargs: ResampleImage
 
 
-class Dataset(KnownKeys):
+class DatasetKeys(KnownKeys):
     """`dataset.json`."""
 
     channels: dict[str, Any] = Field(validation_alias=AliasChoices("channel_names", "modality"))

@@ -30,7 +30,7 @@ from voxelocity.nnunet.preprocess.plans import CasePlan, make_plans, read_plans
 from voxelocity.nnunet.preprocess.raw import PREPROCESSED, RawDataset, find_raw, open_raw, place_of
 from voxelocity.nnunet.preprocess.read import choose_reader, read_case, read_notes
 from voxelocity.nnunet.preprocess.store import NOTES, need_blosc2, store_case
-from voxelocity.nnunet.preprocess.verify import Difference, verify_cases
+from voxelocity.nnunet.preprocess.verify import CaseDifference, verify_cases
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.errors import InputError, OutputError
 from voxelocity_observe.core.host import available_memory_bytes, cpu_budget
@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class Preprocessing:
     """A data set being preprocessed.
 
     Attributes:
@@ -92,7 +92,7 @@ class Work:
             return [future.result() for future in futures]  # type: ignore[misc]
 
 
-def open_work(request: PreprocessRequest, *, console: Console) -> Work:
+def open_work(request: PreprocessRequest, *, console: Console) -> Preprocessing:
     """The data set of a request; nothing is made yet.
 
     Raises:
@@ -101,7 +101,7 @@ def open_work(request: PreprocessRequest, *, console: Console) -> Work:
     need_blosc2()
     raw = open_raw(find_raw(request.dataset))
     place = place_of(PREPROCESSED, os.environ, "it is where preprocessed cases go")
-    return Work(
+    return Preprocessing(
         raw=raw,
         folder=place / raw.name,
         num_threads=request.threads or cpu_budget(),
@@ -110,7 +110,7 @@ def open_work(request: PreprocessRequest, *, console: Console) -> Work:
     )
 
 
-def preprocess(request: PreprocessRequest, *, console: Console) -> list[Difference]:
+def preprocess(request: PreprocessRequest, *, console: Console) -> list[CaseDifference]:
     """Makes the preprocessed folder of a data set; says on the console what it does and how long it took.
 
     Returns:
@@ -141,7 +141,7 @@ def preprocess(request: PreprocessRequest, *, console: Console) -> list[Differen
     return verify_cases(raw, work.folder, f"{request.plans}.json", plans, num=request.verify)
 
 
-def take_fingerprint(work: Work, *, again: bool) -> None:
+def take_fingerprint(work: Preprocessing, *, again: bool) -> None:
     """Writes the fingerprint, unless it is there and not to be taken again."""
     path, raw = work.folder / FINGERPRINT, work.raw
     if path.is_file() and not again:
@@ -155,7 +155,7 @@ def take_fingerprint(work: Work, *, again: bool) -> None:
     work.say(f"fingerprint in {duration_text(watch.elapsed_s)}: {path}")
 
 
-def settle_plans(work: Work, request: PreprocessRequest) -> list[CasePlan]:
+def settle_plans(work: Preprocessing, request: PreprocessRequest) -> list[CasePlan]:
     """The configurations that cases are made for; nnU-Net's planner makes plans that are missing.
 
     Raises:
@@ -184,7 +184,7 @@ def settle_plans(work: Work, request: PreprocessRequest) -> list[CasePlan]:
     return read_plans(path, raw, request.configurations)
 
 
-def make_cases(work: Work, plans: Sequence[CasePlan], *, overwrite: bool) -> None:
+def make_cases(work: Preprocessing, plans: Sequence[CasePlan], *, overwrite: bool) -> None:
     """Writes the cases of some configurations that are not there yet, or all.
 
     Raises:
@@ -240,7 +240,7 @@ def _kept_keys(folder: Path) -> dict[str, str]:
     return read_json(path) if path.is_file() else {}
 
 
-def _is_made(work: Work, plan: CasePlan, key: str, *, overwrite: bool) -> bool:
+def _is_made(work: Preprocessing, plan: CasePlan, key: str, *, overwrite: bool) -> bool:
     folder = work.folder / plan.folder
     if overwrite or not folder.exists():
         return False
@@ -253,7 +253,7 @@ def _is_made(work: Work, plan: CasePlan, key: str, *, overwrite: bool) -> bool:
     return True
 
 
-def _open_unfinished(work: Work, name: str, key: str) -> Path:
+def _open_unfinished(work: Preprocessing, name: str, key: str) -> Path:
     """The folder in which cases are collected, without those that were made from something else."""
     folder = work.folder / f"{name}{_UNFINISHED}"
     if _kept_keys(work.folder).get(folder.name) != key:
@@ -278,7 +278,7 @@ def _keep_key(folder: Path, name: str, key: str) -> None:
     put_in_place(folder / _MADE_FROM, json.dumps(_kept_keys(folder) | {name: key}, indent=1).encode())
 
 
-def _copy_truth(work: Work) -> None:
+def _copy_truth(work: Preprocessing) -> None:
     """The labels as they are, for nnU-Net's validation; those that are as new as their originals stay."""
     folder = work.folder / TRUTH
     folder.mkdir(exist_ok=True)

@@ -20,7 +20,7 @@ from voxelocity_observe.core.errors import ConfigError, InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class CaseDifference:
     """How a stored case differs from nnU-Net's.
 
     Attributes:
@@ -52,7 +52,7 @@ class Difference:
 
 def verify_cases(
     raw: RawDataset, folder: Path, plans_name: str, plans: Sequence[CasePlan], *, num: int
-) -> list[Difference]:
+) -> list[CaseDifference]:
     """How the stored cases differ from those that nnU-Net's preprocessor makes now, one after the other.
 
     Args:
@@ -89,11 +89,11 @@ def verify_cases(
     return found
 
 
-def _compare(plan: CasePlan, case_id: str, folder: Path, theirs: tuple[Any, Any, Any]) -> Difference:
+def _compare(plan: CasePlan, case_id: str, folder: Path, theirs: tuple[Any, Any, Any]) -> CaseDifference:
     image, label, notes = (_read(folder / f"{case_id}{ending}") for ending in ENDINGS)
     is_same_shape = image.shape == theirs[0].shape and label.shape == theirs[1].shape
     difference = np.abs(image - theirs[0]) if is_same_shape else np.full(1, np.nan)
-    return Difference(
+    return CaseDifference(
         configuration=plan.name,
         case_id=case_id,
         num_voxels=int(image.size),

@@ -213,7 +213,7 @@ def measure(scenario: Scenario, *, rounds: int) -> dict[str, Any]:
             ratios = [theirs / ours for theirs, ours in pairs]
             found[part][f"ratios_of_{key}"] = ratios
             print(scenario.name, part, key, f"{statistics.median(ratios):.2f} times", ratios, flush=True)
-    return {**asdict(scenario), "rounds": rounds, **found, "differences": differences(scenario)}
+    return {**asdict(scenario), "rounds": rounds, **found}
 
 
 def main() -> None:
@@ -221,6 +221,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder that keeps the data sets; a temporary one if not given")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=[scenario.name for scenario in SCENARIOS], nargs="+")
+    parser.add_argument("--do", nargs="+", choices=("compare", "measure"), default=("compare", "measure"))
     parser.add_argument("--side", choices=_SIDES, help="what a fresh process does, with --part and --dataset")
     parser.add_argument("--part", choices=("fingerprint", "cases"))
     parser.add_argument("--dataset", type=int)
@@ -229,7 +230,7 @@ def main() -> None:
         print(json.dumps(measure_here(options.side, options.part, options.dataset)))
         return
     record, path = head("nnunet_preprocess"), options.out / "nnunet_preprocess.json"
-    found = json.loads(path.read_text())["found"] if options.only and path.exists() else {}
+    found: dict[str, Any] = json.loads(path.read_text())["found"] if path.exists() else {}
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)
         places = {part: work / part for part in ("raw", "preprocessed", "results")}
@@ -237,8 +238,12 @@ def main() -> None:
         for scenario in (scenario for scenario in SCENARIOS if not options.only or scenario.name in options.only):
             write_raw(scenario, places["raw"])
             plan(scenario, places["preprocessed"])
-            found[scenario.name] = measure(scenario, rounds=options.rounds)
-            print(json.dumps(found[scenario.name]["differences"]), flush=True)
+            entry = found.setdefault(scenario.name, {})
+            if "compare" in options.do:
+                entry["differences"] = differences(scenario)
+                print(json.dumps(entry["differences"]), flush=True)
+            if "measure" in options.do:
+                entry |= measure(scenario, rounds=options.rounds)
             write_record(record | {"found": found}, "nnunet_preprocess", out=options.out)
 
 

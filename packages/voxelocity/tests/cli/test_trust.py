@@ -233,6 +233,7 @@ ROWS = {
         ["cache", "verify", "{cache}"],
         ["cache", "clear", "{cache}", "--yes"],
     ],
+    "nnunet preprocess DATASET": [["nnunet", "preprocess", "{data}"]],
     "cache build DATASET": [["cache", "build", "{data}", "--device", "cpu", "{sets}", "--set", "data.cache.tier=disk"]],
 }
 """What is called for each row."""

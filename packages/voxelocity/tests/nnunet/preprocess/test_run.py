@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from voxelocity.core.requests.preprocess import PreprocessRequest
-from voxelocity.nnunet.preprocess import run
+from voxelocity.nnunet.preprocess import run, verify
 from voxelocity.nnunet.preprocess.run import preprocess
 from voxelocity_observe.core.errors import ConfigError, DatasetError, InputError, OutputError, ScanError
 
@@ -142,6 +142,22 @@ def test_a_scan_without_thick_slices_is_not_changed_where_its_spacing_is_that_of
     call(configurations=("3d_fullres",))
     image = blosc2.open(str(folder / "nnUNetPlans_3d_fullres" / "case_0.b2nd"), mode="r")[:]
     assert np.array_equal(image[0], nib.load(raw / "imagesTr" / "case_0_0000.nii.gz").get_fdata().T)
+
+
+class Evil:
+    def __reduce__(self):
+        return print, ("ran",)
+
+
+def test_notes_that_would_run_code_are_refused(tmp_path, capsys):
+    path = tmp_path / "case.pkl"
+    path.write_bytes(pickle.dumps({"spacing": Evil()}))
+    with pytest.raises(InputError, match=r"the notes of a case hold builtins.print, which may run code"):
+        verify._read(path)
+    assert capsys.readouterr().out == ""
+    notes = {"spacing": [np.float64(1.5)], "class_locations": {(1, 2): np.zeros((2, 4), np.int64)}}
+    path.write_bytes(pickle.dumps(notes))
+    assert verify._is_equal(verify._read(path), notes)
 
 
 REFUSED = {

@@ -33,7 +33,7 @@ from rich.console import Console
 from harness import alternate, head, parser_of, real_data, run_fresh, write_record
 
 _CONFIGURATION, _PLANS = "3d_fullres", "nnUNetPlans"
-_SIDES = ("nnunet", "voxelocity")
+_SIDES, _PARTS = ("nnunet", "voxelocity"), ("cases", "fingerprint")
 _SAMPLE_S = 0.1
 
 
@@ -198,22 +198,19 @@ def differences(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def measure(scenario: Scenario, *, rounds: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for part in ("fingerprint", "cases"):
-        words = (__file__, "--part", part, "--dataset", scenario.dataset_id)
-        sides = {side: partial(run_fresh, *words, "--side", side) for side in _SIDES}
-        by_side = alternate(sides, rounds)
-        found[part] = {
-            key: {side: [round_[key] for round_ in by_side[side]] for side in _SIDES}
-            for key in ("seconds", "cpu_s", "most_bytes")
-        }
-        for key in ("seconds", "cpu_s"):
-            pairs = zip(found[part][key]["nnunet"], found[part][key]["voxelocity"], strict=True)
-            ratios = [theirs / ours for theirs, ours in pairs]
-            found[part][f"ratios_of_{key}"] = ratios
-            print(scenario.name, part, key, f"{statistics.median(ratios):.2f} times", ratios, flush=True)
-    return {**asdict(scenario), "rounds": rounds, **found}
+def measure(scenario: Scenario, part: str, *, rounds: int) -> dict[str, Any]:
+    """Both sides, alternating, of one part of the work."""
+    words = (__file__, "--part", part, "--dataset", scenario.dataset_id)
+    by_side = alternate({side: partial(run_fresh, *words, "--side", side) for side in _SIDES}, rounds)
+    found: dict[str, Any] = {
+        key: {side: [round_[key] for round_ in by_side[side]] for side in _SIDES}
+        for key in ("seconds", "cpu_s", "most_bytes")
+    }
+    for key in ("seconds", "cpu_s"):
+        pairs = zip(found[key]["nnunet"], found[key]["voxelocity"], strict=True)
+        found[f"ratios_of_{key}"] = ratios = [theirs / ours for theirs, ours in pairs]
+        print(scenario.name, part, key, f"{statistics.median(ratios):.2f} times", ratios, flush=True)
+    return found
 
 
 def main() -> None:
@@ -221,9 +218,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder that keeps the data sets; a temporary one if not given")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=[scenario.name for scenario in SCENARIOS], nargs="+")
-    parser.add_argument("--do", nargs="+", choices=("compare", "measure"), default=("compare", "measure"))
+    parser.add_argument("--do", nargs="+", choices=("compare", *_PARTS), default=("compare", *_PARTS))
     parser.add_argument("--side", choices=_SIDES, help="what a fresh process does, with --part and --dataset")
-    parser.add_argument("--part", choices=("fingerprint", "cases"))
+    parser.add_argument("--part", choices=_PARTS)
     parser.add_argument("--dataset", type=int)
     options = parser.parse_args()
     if options.side:
@@ -238,12 +235,14 @@ def main() -> None:
         for scenario in (scenario for scenario in SCENARIOS if not options.only or scenario.name in options.only):
             write_raw(scenario, places["raw"])
             plan(scenario, places["preprocessed"])
-            entry = found.setdefault(scenario.name, {})
+            entry = found.setdefault(scenario.name, {}) | asdict(scenario)
             if "compare" in options.do:
                 entry["differences"] = differences(scenario)
                 print(json.dumps(entry["differences"]), flush=True)
-            if "measure" in options.do:
-                entry |= measure(scenario, rounds=options.rounds)
+            for part in (part for part in _PARTS if part in options.do):
+                entry[part] = measure(scenario, part, rounds=options.rounds)
+                write_record(record | {"found": found | {scenario.name: entry}}, "nnunet_preprocess", out=options.out)
+            found[scenario.name] = entry
             write_record(record | {"found": found}, "nnunet_preprocess", out=options.out)
 
 

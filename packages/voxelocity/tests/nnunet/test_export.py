@@ -143,3 +143,11 @@ def test_nnunets_own_predictor_reads_the_folder_and_gives_the_logits_of_the_run(
     with torch.no_grad():
         theirs = predictor.network.eval()(noise.permute(0, 1, 4, 3, 2)).permute(0, 1, 4, 3, 2)
         np.testing.assert_allclose(theirs, ours(noise), rtol=0, atol=1e-4)
+
+
+def test_the_command_says_how_nnunet_predicts_with_the_folder(tmp_path, voxelocity):
+    save_run(tmp_path / "run")
+    ended = voxelocity("export", str(tmp_path / "run"), "-o", str(tmp_path / "out"), "--to", "nnunet")
+    assert ended.status == 0, ended.err
+    assert "nnUNetv2_predict_from_modelfolder" in ended.out
+    assert (tmp_path / "out" / "fold_0" / "checkpoint_final.pth").is_file()

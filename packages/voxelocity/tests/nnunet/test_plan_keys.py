@@ -6,7 +6,8 @@ import pytest
 
 from voxelocity.data.source import open_cases
 from voxelocity.nnunet.plan_keys import shared_keys
-from voxelocity.planning import make_plan
+from voxelocity.planning import SharedKeys, make_plan
+from voxelocity.training.folds import _joined
 from voxelocity_observe.core.errors import InputError
 
 from .preprocess.small_raw import write_plans, write_raw
@@ -106,3 +107,26 @@ def test_channels_of_different_normalizations_are_refused(tmp_path):
         keys_of(path, num_channels=2)
     with pytest.raises(InputError, match="2 normalization_schemes"):
         keys_of(path, num_channels=1)
+
+
+def test_train_hands_them_to_its_run(tmp_path, voxelocity, monkeypatch):
+    raw, path, given = write_raw(tmp_path / "raw"), plans_of(tmp_path / "plans"), []
+
+    def run_training(cases, request, context):
+        given.append(context.shared)
+        raise InputError("stopped before the training")
+
+    monkeypatch.setattr("voxelocity.training.run_training", run_training)
+    ended = voxelocity("train", str(raw), "-o", str(tmp_path / "run"), "--plans", str(path))
+    assert ended.status == 2
+    assert "stopped before the training" in ended.err
+    assert given == [keys_of(path)[0]]
+
+
+def test_folds_share_them_with_what_the_first_one_measured():
+    given = SharedKeys(values={"data.batch_size": 2, "data.prepare.crop": "nonzero"}, reason="from nnUNetPlans.json")
+    measured = SharedKeys(values={"data.batch_size": 4, "precision.compute": "float32"}, reason="as in the other folds")
+    joined = _joined(given, measured)
+    assert joined.values == {"data.batch_size": 2, "data.prepare.crop": "nonzero", "precision.compute": "float32"}
+    assert _joined(None, measured) is measured
+    assert _joined(given, None) is given

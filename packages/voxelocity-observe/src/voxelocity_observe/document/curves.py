@@ -88,7 +88,7 @@ def turned(columns: Mapping[str, Sequence[tuple[Sequence[Any], str]]]) -> list[t
     center = (low + high) / 2.0 if curves else np.zeros(3)
     around = np.linalg.norm(points[1:, :2] - center[:2], axis=1).max(initial=1.0)
     up = np.abs(points[1:, 2] - center[2]).max(initial=1.0)
-    films = []
+    films: list[tuple[str, Sequence[SliceFilm]]] = []
     for title, layers in columns.items():
         centered = [([curve - center for curve in found], color) for found, color in layers]
         image = _filmed(centered, width_mm=2.1 * around, height_mm=2.1 * up)

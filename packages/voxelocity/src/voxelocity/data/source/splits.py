@@ -70,6 +70,9 @@ def assign_folds(
     are_declared = any(ref.patient is not None for ref in refs)
     if not are_declared:
         patients = patients_of([ref.case_id for ref in refs])
+        if len({patients[ref.case_id] for ref in refs if ref.label is not None}) < 2:
+            # Scans without labels have names of their own, as in a folder of test scans.
+            patients |= patients_of([ref.case_id for ref in refs if ref.label is not None])
         refs = [replace(ref, patient=patients[ref.case_id]) for ref in refs]
     labeled = [ref for ref in refs if ref.label is not None]
     declared = [ref.fold for ref in labeled if ref.fold is not None]

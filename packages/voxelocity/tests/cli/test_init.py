@@ -234,7 +234,8 @@ def test_a_folder_of_masks_of_one_class_each_is_read_as_one_label(voxelocity, tm
         whole = tiny_scan(index)[1]
         expected = np.where(whole == 2, 2, (whole > 0) * (index < 2))
         assert np.argwhere(label != expected).tolist() == [], (index, np.unique(label), np.unique(expected))
-    assert voxelocity("plan", tmp_path / "set", "--device", "cpu").status == 0
+    with pytest.warns(UserWarning, match="said once for each data set"):
+        assert voxelocity("plan", tmp_path / "set", "--device", "cpu").status == 0
     # A label as one file is scored against the masks.
     for ref, label in zip(cases.refs, found, strict=True):
         save(tmp_path / "out" / f"{ref.case_id}.nii.gz", label)

@@ -241,7 +241,7 @@ def test_a_folder_of_masks_of_one_class_each_is_read_as_one_label(voxelocity, tm
         save(tmp_path / "out" / f"{ref.case_id}.nii.gz", label)
     scores = tmp_path / "scores"
     voxelocity("evaluate", tmp_path / "out", tmp_path / "set", "-o", scores).succeeded()
-    assert json.loads((scores / "scores.json").read_text())["mean_dice"] == 1.0
+    assert json.loads((scores / "evaluation.json").read_text())["mean_dice"] == 1.0
     (tmp_path / "set" / "dataset.json").unlink()
     told = voxelocity("plan", tmp_path / "set")
     assert_refused(told, "its structures have names (mask_core, mask_outer)", '"labels"')

@@ -177,8 +177,13 @@ def _find_listing_in_folder(folder: Path) -> Path:
         raise DatasetError(
             f"source: {folder} holds {len(tables)} tables ({shown}) and no {DESCRIPTION_NAME}; give the path of one"
         )
+    lists = [name for name in _names_in(folder) if _lists_cases(folder / name)]
+    if len(lists) == 1:
+        return folder / lists[0]
+    if lists:
+        shown = ", ".join(lists[:4]) + (", ..." if len(lists) > 4 else "")
+        raise DatasetError(f"source: {folder} holds {len(lists)} lists of cases ({shown}); give the path of one")
     inner = next((name for name in _names_in(folder) if os.path.isfile(folder / name / DESCRIPTION_NAME)), None)
-    inner = inner or next((name for name in _names_in(folder) if _lists_cases(folder / name)), None)
     cure = f"did you mean {folder / inner}?" if inner else what_it_holds(folder)
     raise DatasetError(f"source: {folder} holds neither a {DESCRIPTION_NAME} nor a .csv or .tsv table of cases; {cure}")
 

@@ -35,7 +35,7 @@ class _Layout(NamedTuple):
 
 
 def read_described(description: Description, *, root: Path, num_folds: int) -> Cases:
-    """The training cases of a data set in one of the two layouts; the direction of "labels" decides which.
+    """The training cases of a data set in one of the two layouts; the direction of "labels" decides which, or a list.
 
     MSD ("msd"): a case of the "training" list is named after its image file without .nii.gz or .nii, and without
     nnU-Net's channel number where the label file has none. "image" may be one path (a file of one or of all channels)
@@ -260,9 +260,14 @@ def _check_number(description: Description, num_found: int) -> None:
         )
 
 
+def _lists_training(description: Description) -> bool:
+    """Whether it lists cases as MSD does, though its labels have nnU-Net's direction."""
+    return "training" in description.values and not {"dataset", "file_ending"} & description.values.keys()
+
+
 # The first that recognizes a description reads it.
 _LAYOUTS = (
-    _Layout("msd", lambda description: description.names_are_values, _msd_refs),
+    _Layout("msd", lambda description: description.names_are_values or _lists_training(description), _msd_refs),
     _Layout("nnunet", lambda description: "dataset" in description.values, _nnunet_refs),
     _Layout("nnunet", lambda description: True, _scan_refs),
 )

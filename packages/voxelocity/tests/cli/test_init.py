@@ -14,7 +14,7 @@ import pytest
 
 from shared.dicom_series import write_series
 from shared.refused import assert_refused
-from voxelocity.core.volume import VolumeRef
+from voxelocity.core.volume import Grid, VolumeRef
 from voxelocity.data.decode import (
     read_case,
     read_header,
@@ -207,6 +207,53 @@ def test_names_that_no_table_can_hold_are_left_out_and_formulas_marked(voxelocit
 def save(path, voxels, affine=None):
     path.parent.mkdir(parents=True, exist_ok=True)
     nib.save(nib.Nifti1Image(voxels, np.eye(4) if affine is None else affine), path)
+
+
+SLICER = "Segment0_LabelValue:=7\nSegment0_Name:=left kidney\nSegment1_LabelValue:=200\nSegment1_Name:=tumor\n"
+SNAP = (
+    '# ITK-SNAP\n  0  0 0 0  0 0 0  "Clear Label"\n  7  255 0 0  1 1 1  "left kidney"\n  200  0 9 0  1 1 1  "tumor"\n'
+)
+COLORS = "# Color table\n0 background 0 0 0 0\n7 left kidney 221 130 101 255\n200 tumor 144 238 144 255\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_known"),
+    [
+        ("drawn.label", SNAP, True),
+        ("segments.ctbl", COLORS, True),
+        ("colors.txt", COLORS, True),
+        ("colors.txt", COLORS.replace("200", "201"), False),
+        ("colors.txt", COLORS.replace("tumor", "left kidney"), False),
+        ("notes.txt", "7 patients were 200 days late", False),
+    ],
+)
+def test_classes_get_the_names_of_a_table_of_labels(voxelocity, pairs, name, text, is_known):
+    for path in (pairs / "labels").iterdir():
+        save(path, np.array([0, 7, 200], np.uint8)[nib.load(path).get_fdata().astype(int)])
+    (pairs / name).write_text(text)
+    out = voxelocity("init", pairs).succeeded().out
+    names = ("left kidney", "tumor") if is_known else ("label_7", "label_200")
+    assert open_cases(pairs).class_names == ("background", *names)
+    assert (f"The classes have the names of {name}" in out) is is_known
+    if is_known:
+        # Two tables that differ name nothing.
+        (pairs / "other.ctbl").write_text(COLORS.replace("tumor", "cyst"))
+        voxelocity("init", pairs, "--overwrite").succeeded()
+        assert open_cases(pairs).class_names == ("background", "label_7", "label_200")
+
+
+def test_segments_of_slicer_have_their_names(voxelocity, tmp_path, tiny_scan):
+    pytest.importorskip("SimpleITK")
+    for index in range(3):
+        image, label = tiny_scan(index)
+        grid = Grid.of(image.shape, np.eye(4))
+        write_scan(tmp_path / f"c{index}.nrrd", image, grid)
+        path = tmp_path / f"c{index}.seg.nrrd"
+        write_scan(path, np.array([0, 7, 200], np.uint8)[label], grid)
+        head, _, voxels = path.read_bytes().partition(b"\n\n")
+        path.write_bytes(head + b"\n" + SLICER.encode() + b"\n" + voxels)
+    voxelocity("init", tmp_path).succeeded()
+    assert open_cases(tmp_path).class_names == ("background", "left kidney", "tumor")
 
 
 def save_masks(folder, tiny_scan, *, inside="segmentations"):

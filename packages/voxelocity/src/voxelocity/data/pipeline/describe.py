@@ -27,6 +27,7 @@ from voxelocity.data.decode import (
     series_text,
 )
 from voxelocity.data.decode.dicom.files import Slice
+from voxelocity.data.pipeline.class_names import find_class_names
 from voxelocity.data.pipeline.infer_labels import classes_in
 from voxelocity.data.pipeline.masks import (
     MAJORITY,
@@ -48,6 +49,7 @@ from voxelocity_observe.core.plain import table_cell
 from voxelocity_observe.core.whole_file import write_whole
 
 _MOST_FILES = 5_000_000
+_UNNAMED = "The classes are named after their values; give them their names."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +128,7 @@ def describe_folder(folder: Path, *, num_threads: int, hints: FolderHints = NO_H
     labels, guesses, unused = (
         (chosen.classes, chosen.guesses, [])
         if chosen.classes
-        else _labels(folder, labeled, structures, num_threads, files=by_raters)
+        else _labels(folder, labeled, structures, num_threads, names=names, files=by_raters)
     )
     return FolderDescription(
         folder=folder,
@@ -286,11 +288,12 @@ def _labels(
     structures: Mapping[str, StructuresHeader],
     num_threads: int,
     *,
+    names: Sequence[str],
     files: Sequence[Path] = (),
 ) -> tuple[dict[int, str], list[str], list[tuple[str, str]]]:
     """Class names by value, what was guessed about them, and the structures that are not classes.
 
-    `files` are what the values are read from, if not the labels of the cases.
+    `names` are those of all files; `files` are what the values are read from, if not the labels of the cases.
     """
     named = [structures[case.label] for case in labeled if case.label in structures]
     if named:
@@ -304,8 +307,10 @@ def _labels(
         ]
         return {0: "background", **dict(enumerate(common, start=1))}, [], rare
     files = files or [folder / case.label for case in labeled]
-    names = classes_in(files, root=folder, num_threads=num_threads)
-    return names, ["The classes are named after their values; give them their names."], []
+    classes = classes_in(files, root=folder, num_threads=num_threads)
+    known, where = find_class_names(folder, names, files, [value for value in classes if value])
+    guess = f"The classes have the names of {where}." if known else _UNNAMED
+    return {**classes, **known}, [guess], []
 
 
 def _without_odd_ones(folder: Path, found: FoundCases) -> FoundCases:

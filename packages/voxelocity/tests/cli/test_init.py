@@ -310,6 +310,9 @@ def test_a_folder_without_a_mask_of_any_class_is_named(tmp_path, tiny_scan):
     )
     with pytest.raises(ScanError, match="none of the classes liver is among its structures"):
         read_case(ref, label_values=(0, 1))
+    shutil.copy(ref.label / "mask_core.nii.gz", ref.label / "Mask_Core.nii.gz")
+    with pytest.raises(ScanError, match=r"two masks of one class, Mask_Core.nii.gz and mask_core.nii.gz; keep one"):
+        read_case(ref, label_values=(0, 1))
 
 
 def test_labels_of_several_raters_are_chosen_or_counted(voxelocity, tmp_path):

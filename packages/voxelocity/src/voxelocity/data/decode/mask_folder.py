@@ -41,13 +41,24 @@ class Overlaps:
 
 
 def masks_in(folder: Path) -> dict[str, Path]:
-    """The files of a folder by the names of their classes, sorted; empty where it is none of masks."""
+    """The files of a folder by the names of their classes, sorted; empty where it is none of masks.
+
+    Raises:
+        ScanError: two files are of one class.
+    """
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
     except OSError:
         return {}
-    return {stem_of(name): folder / name for name in names if name.lower().endswith(SCAN_ENDINGS)}
+    found: dict[str, Path] = {}
+    by_class: dict[str, str] = {}
+    for name in names:
+        if name.lower().endswith(SCAN_ENDINGS):
+            if (other := by_class.setdefault(stem_of(name).casefold(), name)) != name:
+                raise ScanError(f"decode: {folder} has two masks of one class, {other} and {name}; keep one")
+            found[stem_of(name)] = folder / name
+    return found
 
 
 def read_masks(folder: Path, place: tuple[Path, Grid], values: Mapping[str, int], *, note: Note) -> Array:

@@ -18,13 +18,24 @@ def init(
         bool, typer.Option("--merge-masks", help="Label files are masks of one class each: merge those of a case.")
     ] = False,
     raters: Annotated[
-        str, typer.Option("--raters", help="Of several label files of a case: majority, or a part of one's name.")
+        str,
+        typer.Option(
+            "--raters", metavar="NAME", help="Of several label files of a case: majority, or a part of one's name."
+        ),
     ] = "",
     image: Annotated[
-        str, typer.Option("--image", help="Which files are images: 'img/{case}_{channel}.nii.gz', * for anything.")
+        str,
+        typer.Option(
+            "--image", metavar="PATTERN", help="Which files are images: 'img/{case}_{channel}.nii.gz', * for anything."
+        ),
     ] = "",
     label: Annotated[
-        str, typer.Option("--label", help="Which files are labels: 'seg/{case}.nii.gz', or '{case}/{class}.nii.gz'.")
+        str,
+        typer.Option(
+            "--label",
+            metavar="PATTERN",
+            help="Which files are labels: 'seg/{case}.nii.gz', or '{case}/{class}.nii.gz'.",
+        ),
     ] = "",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a table and a dataset.json.")] = False,
 ) -> None:

@@ -188,7 +188,7 @@ def test_cases_in_no_fold_are_a_fixed_test_set(tmp_path):
     path = tmp_path / "splits_final.json"
     path.write_text(json.dumps([{"train": ["a"], "val": ["b"]}, {"train": ["b"], "val": ["a"]}]))
     refs = [VolumeRef(case_id=name, images=(Path(name),), label=Path(name)) for name in "abc"]
-    with pytest.warns(UserWarning, match="places 1 of 3 cases in no fold, such as 'c': they are a fixed test set"):
+    with pytest.warns(UserWarning, match="places 1 of 3 cases in no fold, such as 'c'; they are a fixed test set"):
         found, num_folds = assign_folds(refs, num_folds=5, splits_file=path)
     assert ([(ref.case_id, ref.fold) for ref in found], num_folds) == ([("a", 1), ("b", 0)], 2)
 

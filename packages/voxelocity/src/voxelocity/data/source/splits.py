@@ -151,8 +151,8 @@ def read_splits(path: Path, case_ids: Sequence[str]) -> tuple[dict[str, int], in
             folds[case_id] = fold
     if unused:
         warnings.warn(
-            f"source: {path} places {len(unused)} of {len(case_ids)} cases in no fold, such as {min(unused)!r}: they are "
-            "a fixed test set, and neither trained on nor judged by",
+            f"source: {path} places {len(unused)} of {len(case_ids)} cases in no fold, such as {min(unused)!r}; they "
+            "are a fixed test set, neither trained on nor judged by",
             stacklevel=3,
         )
     return folds, len(splits), unused

@@ -23,15 +23,10 @@ def page_tables(name: str) -> str:
 
 
 def _waiting_lines() -> list[str]:
-    """Which part of whole trainings was spent waiting, ours and the demo's plain script."""
+    """Which part of whole trainings was spent waiting."""
     rows = [
         (f"{r['scenario']}, {r['time_budget']}", "Voxelocity", f"{r['wait_share']:.1%}", 1, f"{r['date']}")
         for r in load("main_job_*.json")
-    ]
-    rows += [
-        ("the demo", run["label"], f"{run['wait_share']:.1%}", 1, record["date"])
-        for record in load("fresh_clone.json")
-        for run in record["demo"]["runs"]
     ]
     table = markdown_table(("training", "by", "waiting for data", "n", "date"), rows)
     return ["**Part of the training time spent waiting for data**", "", *table, "",

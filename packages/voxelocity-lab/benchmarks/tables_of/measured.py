@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 from tables_of.comparisons import side_by_side
 from tables_of.races import full_lines
-from tables_of.results import demo_words, load, markdown_table, refused, source_line
+from tables_of.results import load, markdown_table, refused, source_line
 from voxelocity_observe.core.quantities import bytes_text, duration_text
 
 
@@ -31,18 +32,7 @@ def measured_page() -> str:
     )  # fmt: skip
     lines += ["", *(f"`{r['command']}`  " for r in load("main_job_*.json")), ""]
     for record in load("fresh_clone.json"):
-        lines += ["## A fresh clone", "", "Installation included; n = 1.", ""]
-        lines += markdown_table(
-            ("command", "status", "time"),
-            [
-                *(
-                    (f"`make {t}{options}`", record[f"{t}_status"], duration_text(record[f"{t}_s"]))
-                    for t, options in (("demo", " SEEDS=3"), ("test", ""))
-                ),
-                ("`voxelocity --help` (median of 9)", 0, f"{record['help_s']:.2f} s"),
-            ],
-        )
-        lines += ["", demo_words(record["demo"]) + ".", ""]
+        lines += fresh_clone_lines(record)
     lines += full_lines()
     for record in load("bench_*.json"):
         lines += side_by_side(record)
@@ -58,6 +48,37 @@ def measured_page() -> str:
         ((r["file"], *_hardware(r["environment"])) for r in load("*.json") if "environment" in r),
     )
     return "\n".join(lines) + "\n"
+
+
+def fresh_clone_lines(record: dict[str, Any]) -> list[str]:
+    """What a new user waits for: installation, demo, first steps and tests."""
+    rows = [
+        (f"`{run['command']}`{words}", run["status"], duration_text(run["wall_s"]), f"{run['cpu_s']:.0f}")
+        for run, words in [
+            (record["install"], ", installation"),
+            *((run, words) for run, words in zip(record["demos"], ("", ", again"), strict=True)),
+            (record["test"], ""),
+        ]
+    ]
+    heads = ("training of 60 steps, by home folder", "first step after (s)", "CPU seconds of all", "n")
+    trainings = [
+        (kind, *(_spread([run[key] for run in runs]) for key in ("first_step_s", "cpu_s")), len(runs))
+        for kind, runs in record["trainings"].items()
+    ]
+    return [
+        *("## A fresh clone", "", "On an empty home folder; n = 1 where nothing else is said.", ""),
+        *markdown_table(("command", "status", "time", "CPU seconds"), rows),
+        "",
+        *markdown_table(heads, trainings),
+        "",
+        f"`voxelocity --help`: {record['help_s']:.2f} s (median of 9). The demo's verdict: {record['verdict']}",
+        "",
+    ]
+
+
+def _spread(values: list[float]) -> str:
+    """Median, least and most."""
+    return f"{median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
 def kernel_lines(record: dict[str, Any]) -> list[str]:

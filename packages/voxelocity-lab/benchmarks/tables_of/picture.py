@@ -6,30 +6,37 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-_COLORS = ("#8d99a6", "#c3ccd4", "#0f8b8d")
-_WIDTH, _LEFT, _RIGHT = 800, 235, 110
+_COLORS = {
+    "MONAI, fast recipe": "#8d99a6",
+    "MONAI, plain script": "#c3ccd4",
+    "Voxelocity, the peers' network": "#7cc4c5",
+    "Voxelocity": "#0f8b8d",
+}
+_WIDTH, _LEFT, _RIGHT = 800, 235, 140
 _BAR, _GAP, _GROUP_GAP, _TOP = 16, 4, 26, 44
 _INK, _PAPER = "#24292f", "#ffffff"
 
 
-def bars_svg(groups: Sequence[tuple[str, Sequence[tuple[float, str]]]], sides: Sequence[str], title: str) -> str:
+def bars_svg(groups: Sequence[tuple[str, Sequence[tuple[float, str] | None]]], sides: Sequence[str], title: str) -> str:
     """Groups of horizontal bars, one bar a side; each group has a scale of its own, which ends at its longest bar.
 
     Args:
-        groups: name of each, and length and label of each side's bar; an infinite one is drawn open at the right edge.
-        sides: names, in the order of the bars; at most three.
+        groups: name of each, and length and label of each side's bar, None without one; an infinite one is drawn open
+            at the right edge.
+        sides: names, in the order of the bars.
         title: what readers without eyes are told.
     """
     parts, y = [_legend(sides)], _TOP
-    for name, bars in groups:
+    for name, found in groups:
+        bars = [(*bar, _COLORS[side]) for bar, side in zip(found, sides, strict=True) if bar is not None]
         height = len(bars) * (_BAR + _GAP)
         parts += [_name_line(line, y + height / 2 - 4 + 15 * i) for i, line in enumerate(_two_lines(name))]
-        longest = max(length for length, _ in bars if math.isfinite(length))
-        is_open = any(math.isinf(length) for length, _ in bars)
-        for i, (length, label) in enumerate(bars):
+        longest = max(length for length, *_ in bars if math.isfinite(length))
+        is_open = any(math.isinf(length) for length, *_ in bars)
+        for i, (length, label, color) in enumerate(bars):
             share = 1.0 if math.isinf(length) else length / longest * (0.8 if is_open else 1.0)
             width, top = share * (_WIDTH - _LEFT - _RIGHT), y + i * (_BAR + _GAP)
-            parts.append(f'<rect x="{_LEFT}" y="{top}" width="{width:.0f}" height="{_BAR}" fill="{_COLORS[i]}"/>')
+            parts.append(f'<rect x="{_LEFT}" y="{top}" width="{width:.0f}" height="{_BAR}" fill="{color}"/>')
             parts.append(
                 f'<text x="{_LEFT + width + 6:.0f}" y="{top + _BAR - 4}" font-size="12" fill="{_INK}">'
                 f"{escape(label)}</text>"
@@ -48,11 +55,13 @@ def bars_svg(groups: Sequence[tuple[str, Sequence[tuple[float, str]]]], sides: S
 
 
 def _legend(sides: Sequence[str]) -> str:
-    places = [_LEFT + i * (_WIDTH - _LEFT) // len(sides) for i in range(len(sides))]
+    # A letter of 12 pixels' height is about 6.5 wide.
+    widths = [48 + 6.5 * len(side) for side in sides]
+    places = [round(_LEFT / 2 + sum(widths[:i])) for i in range(len(sides))]
     return "\n".join(
-        f'<rect x="{x}" y="14" width="12" height="12" fill="{color}"/>'
+        f'<rect x="{x}" y="14" width="12" height="12" fill="{_COLORS[side]}"/>'
         f'<text x="{x + 18}" y="24" font-size="12" fill="{_INK}">{escape(side)}</text>'
-        for x, color, side in zip(places, _COLORS, sides, strict=False)
+        for x, side in zip(places, sides, strict=True)
     )
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from tables_of.picture import bars_svg
 from tables_of.results import load, markdown_table
+from voxelocity_lab.bench.race.sides import LABELS
 from voxelocity_observe.core.quantities import count_text, duration_text
 
-_FAST, _PLAIN, _OURS = "MONAI, fast recipe", "MONAI, plain script", "Voxelocity"
+_FAST, _PLAIN, _EQUAL, _OURS = (LABELS[side] for side in ("fast", "plain", "equal", "ours"))
 _FULL = "Races in full"
 # Its task fixes the network of all sides.
 _SAME_NETWORK = ("phantoms",)
@@ -27,8 +28,7 @@ def readme_table() -> str:
     lines = [*(_target_lines(to_target) if to_target else []), *(_timed_lines(timed) if timed else [])]
     if races:
         lines += [
-            'Where a row says "same network", all sides train one network; in the others, MONAI trains nnU-Net\'s and '
-            "Voxelocity the one that its rules choose. Least and most, intervals and machines: "
+            "Every race, with intervals and machines: "
             f"[{_FULL.lower()}](docs/measured.md#{_FULL.lower().replace(' ', '-')})."
         ]
     return "\n".join(lines) or "Not measured at a clean commit yet."
@@ -71,11 +71,12 @@ def _data(record: dict[str, Any]) -> str:
 def target_picture() -> str:
     """Bars of the time until a Dice is reached, for the README; "" if nothing was measured."""
     races = [record for record in _races() if record["target_dice"]]
-    sides = (_FAST, _PLAIN, _OURS)
+    sides = [side for side in (_FAST, _PLAIN, _EQUAL, _OURS) if any(side in r["seconds_to_target"] for r in races)]
     groups = []
     for record in races:
-        seconds = [_middle(record["seconds_to_target"][side]) for side in sides]
-        bars = [(value, _time_text(value, record["limit_s"])) for value in seconds]
+        known = record["seconds_to_target"]
+        seconds = [_middle(known[side]) if side in known else None for side in sides]
+        bars = [None if value is None else (value, _time_text(value, record["limit_s"])) for value in seconds]
         groups.append((f"{_data(record)}: Dice {record['target_dice']:g}", bars))
     return bars_svg(groups, sides, "Time until a Dice is reached, by data set and side") if races else ""
 
@@ -87,39 +88,41 @@ def _target_lines(races: Sequence[dict[str, Any]]) -> list[str]:
         "",
         "![Bars of the time until a Dice is reached, by data set and side](docs/pictures/time-to-dice.svg)",
         "",
+        *(line for record in races if "cold" in record for line in _factor_lines(record)),
     ]
+
+
+def _factor_lines(record: dict[str, Any]) -> list[str]:
+    """How many times sooner ours reached the Dice, in empty home folders and in used ones."""
+    kinds = [(side, home) for side in (_EQUAL, _OURS) for home in (record["cold"], record)]
+    heads = [f"{side}, {home}" for side in ("same network", "own choices") for home in ("first run", "again")]
+    rows = [(peer, *(_times(home, side, peer) for side, home in kinds)) for peer in (_FAST, _PLAIN)]
+    return [
+        f"Times sooner at Dice {record['target_dice']:g} on the {_data(record).partition(',')[0]}, medians of "
+        f"{len(record['seeds'])} alternating rounds; each first run has an empty home folder:",
+        "",
+        *markdown_table(("sooner than", *heads), rows),
+        "",
+    ]
+
+
+def _times(outcome: dict[str, Any], side: str, peer: str) -> str:
+    found = next(pair for pair in outcome["times_faster"] if (pair["ours"], pair["peer"]) == (side, peer))
+    # A training that was ended counts with the limit.
+    words = "at least " if None in outcome["seconds_to_target"][peer] else ""
+    return f"{words}{found['median']:.1f}"
 
 
 def _timed_lines(races: Sequence[dict[str, Any]]) -> list[str]:
-    """The shortest and the longest time; the others are in docs/measured.md."""
-    limits = sorted({record["limit_s"] for record in races})
-    limits = [limits[0], *limits[-1:][len(limits) == 1 :]]
-    by_data: dict[str, dict[float, dict[str, Any]]] = {}
-    for record in races:
-        by_data.setdefault(_data(record), {})[record["limit_s"]] = record
-    rows = []
-    for data, by_limit in by_data.items():
-        found = [by_limit.get(limit) for limit in limits]
-        cells = (_medians(record) if record else ("n/a", "n/a") for record in found)
-        rows.append((data, *(cell for pair in cells for cell in pair)))
-    where = [
-        f"after {duration_text(limit)} on {_machines(alike)} ({' or '.join(sorted({_seeds(r) for r in alike}))})"
-        for limit in limits
-        for alike in [[record for record in races if record["limit_s"] == limit]]
-    ]
-    heads = [f"{side}, {duration_text(limit)}" for limit in limits for side in ("MONAI", _OURS)]
+    """What is left of the difference after the longest time; all of them are in docs/measured.md."""
+    limit_s = max(record["limit_s"] for record in races)
+    longest = [record for record in races if record["limit_s"] == limit_s]
+    gains = [record["ours_higher_by"][_FAST]["mean"] for record in longest]
     return [
-        f"**Dice after a fixed time:** MONAI's fast recipe and Voxelocity, medians {', and '.join(where)}:",
-        "",
-        *markdown_table(("data", *heads), rows),
-        "",
+        f"After {duration_text(limit_s)} on {_machines(longest)}, Voxelocity's Dice is that of MONAI's fast recipe "
+        f"{min(gains):+.3f} to {max(gains):+.3f}, on {count_text(len(gains), 'data set')} "
+        f"({' or '.join(sorted({_seeds(record) for record in longest}))} each).",
     ]
-
-
-def _medians(record: dict[str, Any]) -> tuple[str, str]:
-    """Dice of the peer and of ours."""
-    ours, peer = record["comparisons"][0]["sides"][:2]
-    return f"{peer['median']:.3f}", f"{ours['median']:.3f}"
 
 
 def _target_rows(record: dict[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -88,14 +88,6 @@ def percents(figure: dict[str, float]) -> str:
     return f"{figure['median']:.2%} ({figure['low']:.2%} to {figure['high']:.2%})"
 
 
-def demo_words(demo: dict[str, Any]) -> str:
-    """When each side of the demo reached its target."""
-    times = times_to_target(demo)
-    num_seeds = len(next(iter(demo["seconds_to_target"].values())))
-    found = "; ".join(f"{label} {words}" for label, words in times.items())
-    return f"Dice {demo['target_dice']:g} after: {found}; n = {num_seeds} seeds"
-
-
 def times_to_target(race: dict[str, Any]) -> dict[str, str]:
     """For each side, when it reached the target: the median, the range and how many of its seeds got there."""
     words = {}

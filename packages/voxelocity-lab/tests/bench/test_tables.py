@@ -76,13 +76,28 @@ def test_a_commit_is_known_if_it_leads_to_the_checkout(tables, monkeypatch):
     assert not is_in_history("x")
 
 
-def test_the_demo_is_reported_with_every_side_its_range_and_its_seeds(tables):
-    from tables_of.results import demo_words
+def test_a_target_is_reported_with_every_side_its_range_and_its_seeds(tables):
+    from tables_of.results import times_to_target
 
     seconds = {"MONAI": [60.0, None, None], "Voxelocity": [40.0, 30.0, 50.0]}
-    assert demo_words({"target_dice": 0.9, "limit_s": 120.0, "seconds_to_target": seconds}) == (
-        "Dice 0.9 after: MONAI not within 2 min in 2 of 3; Voxelocity 40 s (30 s to 50 s); n = 3 seeds"
-    )
+    assert times_to_target({"limit_s": 120.0, "seconds_to_target": seconds}) == {
+        "MONAI": "not within 2 min in 2 of 3", "Voxelocity": "40 s (30 s to 50 s)",
+    }  # fmt: skip
+
+
+def test_a_fresh_clone_is_reported_by_command_and_by_home_folder(tables):
+    run = {"status": 0, "wall_s": 121.0, "cpu_s": 200.4}
+    trainings = [{"cpu_s": cpu_s, "first_step_s": cpu_s / 2} for cpu_s in (16.0, 14.0, 19.0)]
+    lines = importlib.import_module("tables_of.measured").fresh_clone_lines(
+        {
+            "install": run | {"command": "make loops"}, "demos": [run | {"command": "make demo"}] * 2,
+            "test": run | {"command": "make test"}, "verdict": "Quicker.", "help_s": 0.2,
+            "trainings": {"empty": trainings, "used": trainings[:1]},
+        }
+    )  # fmt: skip
+    assert "| `make demo`, again | 0 | 2 min 1 s | 200 |" in lines
+    assert "| empty | 8.0 (7.0 to 9.5) | 16.0 (14.0 to 19.0) | 3 |" in lines
+    assert "| used | 8.0 (8.0 to 8.0) | 16.0 (16.0 to 16.0) | 1 |" in lines
 
 
 def test_a_page_without_the_marks_is_named(tables):
@@ -165,7 +180,7 @@ def race_record(task, *, target, seconds, limit_s=480.0):
     }  # fmt: skip
 
 
-def test_the_tables_of_the_readme_have_five_columns_of_one_number_and_the_same_network_first(tables, tmp_path):
+def test_the_readme_has_the_dice_after_the_longest_time_and_the_full_tables_every_time(tables, tmp_path):
     races = {
         "bodies": race_record("bodies", target=0.85, seconds=[60.0, None, 50.0]),
         "phantoms": race_record("phantoms", target=0.88, seconds=[27.0, 30.0, 20.0]),
@@ -175,10 +190,8 @@ def test_the_tables_of_the_readme_have_five_columns_of_one_number_and_the_same_n
     }
     for name, record in races.items():
         (tmp_path / f"bench_race_{name}.json").write_text(json.dumps(record))
-    lines = tables.readme_table().splitlines()
-    assert max(line.count("|") - 1 for line in lines) == 5
-    assert "| data | MONAI, 1 min | Voxelocity, 1 min | MONAI, 20 min | Voxelocity, 20 min |" in lines
-    assert "| bodies | 0.800 | 0.900 | 0.800 | 0.900 |" in lines
+    (last,) = (line for line in tables.readme_table().splitlines() if line.startswith("After 20 min on 2 cores of x"))
+    assert last.endswith("MONAI's fast recipe +0.100 to +0.100, on 1 data set (3 seeds each).")
     full = "\n".join(importlib.import_module("tables_of.races").full_lines())
     assert "| bodies | 0.85 | MONAI, fast recipe | 1 min | 50 s | 1 min | 2 | 3 | 2 cores of x, x |" in full
     assert (
@@ -201,3 +214,31 @@ def test_the_picture_of_the_readme_has_a_bar_for_each_side_and_the_same_network_
     widths = [float(element.get("width")) for element in picture.iter("{http://www.w3.org/2000/svg}rect")][4:]
     assert widths[0] > widths[2], "27 s is longer than 20 s"
     assert widths[1] > widths[0], "what was not reached is longest"
+
+
+def test_a_race_in_empty_homes_has_a_table_of_factors_and_a_bar_of_equal_sides(tables, tmp_path):
+    record = race_record("phantoms", target=0.88, seconds=[27.0, 30.0, 20.0])
+    equal, peers = "Voxelocity, the peers' network", ("MONAI, fast recipe", "MONAI, plain script")
+    pairs = [
+        {"ours": ours, "peer": peer, "median": factor}
+        for ours, factor in ((equal, 1.84), ("Voxelocity", 3.16))
+        for peer in peers
+    ]
+    again = [{**pair, "median": pair["median"] + 1} for pair in pairs]
+    record["cold"] = {"seconds_to_target": record["seconds_to_target"], "times_faster": pairs}
+    record["seconds_to_target"] = {**record["seconds_to_target"], peers[1]: [90.0] * 3, equal: [14.0] * 3}
+    (tmp_path / "bench_race_phantoms.json").write_text(json.dumps({**record, "times_faster": again}))
+    lines = tables.readme_table().splitlines()
+    assert max(line.count("|") - 1 for line in lines) == 5
+    assert "| MONAI, fast recipe | 1.8 | 2.8 | 3.2 | 4.2 |" in lines
+    assert "| MONAI, plain script | at least 1.8 | 2.8 | at least 3.2 | 4.2 |" in lines
+    (tmp_path / "bench_race_bodies.json").write_text(
+        json.dumps(race_record("bodies", target=0.85, seconds=[60.0, None, 50.0]))
+    )
+    picture = ElementTree.fromstring(tables.target_picture())
+    texts = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts == [
+        *(*peers, equal, "Voxelocity"),
+        *("phantoms, same", "network: Dice 0.88", "27 s", "1 min 30 s", "14 s", "20 s"),
+        *("bodies: Dice 0.85", "1 min", "more than 8 min", "20 s"),
+    ]

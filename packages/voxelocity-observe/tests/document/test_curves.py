@@ -1,10 +1,12 @@
 """Curves in space."""
 
+import base64
+import io
 import re
 
 import numpy as np
 
-from voxelocity_observe.document.curves import VIEWS, Shadow, projections
+from voxelocity_observe.document.curves import VIEWS, Shadow, projections, turned
 
 
 def test_curves_in_space_have_whole_titles_and_what_lies_behind_them():
@@ -16,3 +18,17 @@ def test_curves_in_space_have_whole_titles_and_what_lies_behind_them():
     assert words.startswith("Association Inferior Fronto Occipital Fasciculus L")
     assert svg.count("data:image/png") == len(VIEWS)
     assert "data:image/png" not in projections("tracts", columns)
+
+
+def test_turned_curves_are_a_picture_of_frames_in_which_a_half_turn_mirrors_them():
+    from matplotlib.image import imread
+
+    curve = np.array([[0.0, 0.0, 0.0], [40.0, 0.0, 30.0]])
+    ((title, (film,)), (_, (other,))) = turned({"trained": [([curve], "class-1")], "real": [([], "class-2")]})
+    assert (title, film.count, film.plane) == ("trained", 24, "turning")
+    pixels = imread(io.BytesIO(base64.b64decode(film.image.partition(",")[2])))[..., :3].sum(axis=-1) > 0.2
+    frames = np.split(pixels, 24, axis=1)
+    assert abs(frames[0].shape[1] / frames[0].shape[0] - film.ratio) < 0.02
+    right, left = (np.nonzero(frames[number])[1].mean() for number in (0, 12))
+    assert abs(right + left - frames[0].shape[1]) < 3.0
+    assert other.image != film.image

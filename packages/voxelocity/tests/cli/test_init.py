@@ -14,8 +14,17 @@ import pytest
 
 from shared.dicom_series import write_series
 from shared.refused import assert_refused
-from voxelocity.data.decode import read_case, read_header, read_scan, write_scan, write_segmentation
+from voxelocity.core.volume import Grid, VolumeRef
+from voxelocity.data.decode import (
+    read_case,
+    read_header,
+    read_scan,
+    source_files,
+    write_scan,
+    write_segmentation,
+)
 from voxelocity.data.source import open_cases
+from voxelocity_observe.core.errors import ScanError
 
 
 @pytest.fixture
@@ -200,14 +209,156 @@ def save(path, voxels, affine=None):
     nib.save(nib.Nifti1Image(voxels, np.eye(4) if affine is None else affine), path)
 
 
-def test_masks_of_one_class_each_are_merged_by_the_command_that_plan_proposes(voxelocity, tmp_path, tiny_scan):
+SLICER = "Segment0_LabelValue:=7\nSegment0_Name:=left kidney\nSegment1_LabelValue:=200\nSegment1_Name:=tumor\n"
+SNAP = (
+    '# ITK-SNAP\n  0  0 0 0  0 0 0  "Clear Label"\n  7  255 0 0  1 1 1  "left kidney"\n  200  0 9 0  1 1 1  "tumor"\n'
+)
+COLORS = "# Color table\n0 background 0 0 0 0\n7 left kidney 221 130 101 255\n200 tumor 144 238 144 255\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_known"),
+    [
+        ("drawn.label", SNAP, True),
+        ("segments.ctbl", COLORS, True),
+        ("colors.txt", COLORS, True),
+        ("colors.txt", COLORS.replace("200", "201"), False),
+        ("colors.txt", COLORS.replace("tumor", "left kidney"), False),
+        ("notes.txt", "7 patients were 200 days late", False),
+    ],
+)
+def test_classes_get_the_names_of_a_table_of_labels(voxelocity, pairs, name, text, is_known):
+    for path in (pairs / "labels").iterdir():
+        save(path, np.array([0, 7, 200], np.uint8)[nib.load(path).get_fdata().astype(int)])
+    (pairs / name).write_text(text)
+    out = voxelocity("init", pairs).succeeded().out
+    names = ("left kidney", "tumor") if is_known else ("label_7", "label_200")
+    assert open_cases(pairs).class_names == ("background", *names)
+    assert (f"The classes have the names of {name}" in out) is is_known
+    if is_known:
+        # Two tables that differ name nothing.
+        (pairs / "other.ctbl").write_text(COLORS.replace("tumor", "cyst"))
+        voxelocity("init", pairs, "--overwrite").succeeded()
+        assert open_cases(pairs).class_names == ("background", "label_7", "label_200")
+
+
+def test_segments_of_slicer_have_their_names(voxelocity, tmp_path, tiny_scan):
+    pytest.importorskip("SimpleITK")
     for index in range(3):
         image, label = tiny_scan(index)
-        case = tmp_path / "set" / f"s{index}"
+        grid = Grid.of(image.shape, np.eye(4))
+        write_scan(tmp_path / f"c{index}.nrrd", image, grid)
+        path = tmp_path / f"c{index}.seg.nrrd"
+        write_scan(path, np.array([0, 7, 200], np.uint8)[label], grid)
+        head, _, voxels = path.read_bytes().partition(b"\n\n")
+        path.write_bytes(head + b"\n" + SLICER.encode() + b"\n" + voxels)
+    voxelocity("init", tmp_path).succeeded()
+    assert open_cases(tmp_path).class_names == ("background", "left kidney", "tumor")
+
+
+def save_masks(folder, tiny_scan, *, inside="segmentations"):
+    for index in range(3):
+        image, label = tiny_scan(index)
+        case = folder / f"s{index}"
         save(case / "ct.nii.gz", image)
-        save(case / "segmentations" / "outer.nii.gz", (label > 0).astype(np.uint8) * 255)
-        if index:
-            save(case / "segmentations" / "core.nii.gz", (label == 2).astype(np.uint8))
+        save(case / inside / "mask_core.nii.gz", (label == 2).astype(np.uint8))
+        if index < 2:
+            save(case / inside / "mask_outer.nii.gz", (label > 0).astype(np.uint8) * 255)
+
+
+def test_a_folder_of_masks_of_one_class_each_is_read_as_one_label(voxelocity, tmp_path, tiny_scan):
+    save_masks(tmp_path / "set", tiny_scan)
+    ended = voxelocity("init", tmp_path / "set").succeeded()
+    assert "folder of masks of one class each, as s0/segmentations/ has 2" in " ".join(ended.out.split())
+    assert "lie in mask_outer and in mask_core, and are taken as mask_core" in " ".join(ended.out.split())
+    assert not (tmp_path / "set" / "merged_labels").exists()
+    cases = open_cases(tmp_path / "set")
+    # The larger one comes first, so that the one inside it is not lost.
+    assert cases.class_names == ("background", "mask_outer", "mask_core")
+    with pytest.warns(UserWarning, match="masks overlap: .* are taken as mask_core"):
+        found = [read_case(ref, label_values=(0, 1, 2)).label for ref in cases.refs]
+    for index, label in enumerate(found):
+        whole = tiny_scan(index)[1]
+        expected = np.where(whole == 2, 2, (whole > 0) * (index < 2))
+        assert np.argwhere(label != expected).tolist() == [], (index, np.unique(label), np.unique(expected))
+    with pytest.warns(UserWarning, match="said once for each data set"):
+        assert voxelocity("plan", tmp_path / "set", "--device", "cpu").status == 0
+    # A label as one file is scored against the masks.
+    for ref, label in zip(cases.refs, found, strict=True):
+        save(tmp_path / "out" / f"{ref.case_id}.nii.gz", label)
+    scores = tmp_path / "scores"
+    voxelocity("evaluate", tmp_path / "out", tmp_path / "set", "-o", scores).succeeded()
+    assert json.loads((scores / "evaluation.json").read_text())["mean_dice"] == 1.0
+    (tmp_path / "set" / "dataset.json").unlink()
+    told = voxelocity("plan", tmp_path / "set")
+    assert_refused(told, "its structures have names (mask_core, mask_outer)", '"labels"')
+
+
+def test_a_mask_that_changed_is_another_label_for_the_cache(tmp_path, tiny_scan):
+    save_masks(tmp_path, tiny_scan)
+    files = source_files(tmp_path / "s0" / "segmentations")
+    assert [file.name for file in files] == ["mask_core.nii.gz", "mask_outer.nii.gz"]
+
+
+def test_a_folder_without_a_mask_of_any_class_is_named(tmp_path, tiny_scan):
+    save_masks(tmp_path, tiny_scan)
+    ref = VolumeRef(
+        case_id="a",
+        images=(tmp_path / "s0/ct.nii.gz",),
+        label=tmp_path / "s0/segmentations",
+        structures=(("liver", 1),),
+    )
+    with pytest.raises(ScanError, match="none of the classes liver is among its structures"):
+        read_case(ref, label_values=(0, 1))
+    shutil.copy(ref.label / "mask_core.nii.gz", ref.label / "Mask_Core.nii.gz")
+    with pytest.raises(ScanError, match=r"two masks of one class, Mask_Core.nii.gz and mask_core.nii.gz; keep one"):
+        read_case(ref, label_values=(0, 1))
+
+
+def test_labels_of_several_raters_are_chosen_or_counted(voxelocity, tmp_path):
+    values = np.array([[0, 1, 1], [0, 1, 2], [1, 1, 3]], np.uint8)
+    for case in ("p1", "p2", "p3"):
+        save(tmp_path / case / "t1.nii.gz", np.arange(3.0).reshape(3, 1, 1).astype(np.float32))
+        for rater in range(3):
+            save(tmp_path / case / f"seg_rater{rater + 1}.nii.gz", values[rater].reshape(3, 1, 1))
+    told = voxelocity("init", tmp_path)
+    assert told.status == 2
+    assert "--raters majority takes what most say" in told.err
+    assert_refused(voxelocity("init", tmp_path, "--raters", "rater"), "3 label files of case p1 have 'rater'")
+    voxelocity("init", tmp_path, "--raters", "rater2").succeeded()
+    assert [ref.label.name for ref in open_cases(tmp_path).refs] == ["seg_rater2.nii.gz"] * 3
+    voxelocity("init", tmp_path, "--raters", "majority", "--overwrite").succeeded()
+    cases = open_cases(tmp_path)
+    assert cases.class_names == ("background", "label_1", "label_2", "label_3")
+    # Of three different values the smallest is taken.
+    assert read_case(cases.refs[0], label_values=(0, 1, 2, 3)).label.ravel().tolist() == [0, 1, 1]
+
+
+def test_patterns_say_which_files_are_images_and_labels(voxelocity, tmp_path, tiny_scan):
+    for index in range(3):
+        image, label = tiny_scan(index)
+        for channel in ("a", "b"):
+            save(tmp_path / "x" / f"q{index}" / f"z_{channel}.nii.gz", image)
+        save(tmp_path / "y" / f"q{index}" / "v1.nii.gz", label)
+    images, labels = ("--image", "x/{case}/z_{channel}.nii.gz"), ("--label", "y/{case}/*.nii.gz")
+    voxelocity("init", tmp_path, *images, *labels).succeeded()
+    cases = open_cases(tmp_path)
+    assert (cases.channels, len(cases), cases.refs[1].label) == (("a", "b"), 3, tmp_path / "y" / "q1" / "v1.nii.gz")
+    assert_refused(voxelocity("init", tmp_path, *images), "--image and --label go together")
+    ended = voxelocity("init", tmp_path, *images, "--label", "y/{name}.nii.gz", "--overwrite")
+    assert_refused(ended, "has {name}; its fields are {case} and {class}")
+    ended = voxelocity("init", tmp_path, "--image", "x/*/z_{channel}.nii.gz", *labels, "--overwrite")
+    assert_refused(ended, "does not say what distinguishes cases; write {case}")
+    ended = voxelocity("init", tmp_path, "--image", "x/{case}/*.nii.gz", *labels, "--overwrite")
+    assert_refused(ended, "z_a.nii.gz and x/q0/z_b.nii.gz for the same channel of case q0")
+    ended = voxelocity("init", tmp_path, *images, "--label", "w/{case}.nii.gz", "--overwrite")
+    assert_refused(ended, "no file has a name like --label 'w/{case}.nii.gz'; there are x/q0/z_a.nii.gz")
+
+
+def test_masks_of_one_class_each_next_to_their_image_are_merged_by_the_command_that_plan_proposes(
+    voxelocity, tmp_path, tiny_scan
+):
+    save_masks(tmp_path / "set", tiny_scan, inside="")
     told = voxelocity("plan", tmp_path / "set")
     command = f"voxelocity init {tmp_path / 'set'} --merge-masks"
     assert told.status == 2
@@ -216,11 +367,11 @@ def test_masks_of_one_class_each_are_merged_by_the_command_that_plan_proposes(vo
     ended = voxelocity(*command.split()[1:]).succeeded()
     assert "masks overlap in 2 of 3 cases" in ended.out
     cases = open_cases(tmp_path / "set")
-    assert (cases.channels, cases.class_names) == (("CT",), ("background", "core", "outer"))
+    assert cases.class_names == ("background", "mask_outer", "mask_core")
     for index, ref in enumerate(cases.refs):
-        merged = read_case(ref, label_values=(0, 1, 2)).label
-        # "outer" is the larger value, and holds "core" as well.
-        assert np.array_equal(merged, np.where(tiny_scan(index)[1] > 0, 2, 0))
+        whole = tiny_scan(index)[1]
+        expected = np.where(whole == 2, 2, (whole > 0) * (index < 2))
+        assert np.array_equal(read_case(ref, label_values=(0, 1, 2)).label, expected)
     assert voxelocity("plan", tmp_path / "set", "--device", "cpu").status == 0
     # The merged files are not taken for labels of their own.
     voxelocity(*command.split()[1:], "--overwrite").succeeded()
@@ -234,7 +385,7 @@ def test_merged_masks_replace_no_file_of_the_users_own_unless_told_to(voxelocity
     case, own = tmp_path / "s0", tmp_path / "merged_labels" / "s0.nii.gz"
     save(case / "ct.nii.gz", image)
     for value in (1, 2):
-        save(case / "masks" / f"part{value}.nii.gz", (label == value).astype(np.uint8))
+        save(case / f"mask_part{value}.nii.gz", (label == value).astype(np.uint8))
     own.parent.mkdir()
     own.write_bytes(b"drawn by hand")
     assert_refused(voxelocity("init", tmp_path, "--merge-masks"), str(own), "--overwrite")
@@ -250,10 +401,10 @@ def test_what_is_no_mask_is_not_merged(voxelocity, tmp_path):
     save(tmp_path / "p1" / "masks" / "a.nii.gz", ball)
     save(tmp_path / "p1" / "masks" / "b.nii.gz", ball + 1)
     ended = voxelocity("init", tmp_path, "--merge-masks")
-    assert_refused(ended, "b.nii.gz holds the values 1, 2, and a mask has one value other than 0")
+    assert_refused(ended, "b.nii.gz holds the values 1, 2 besides 0, and a mask has one")
     save(tmp_path / "p1" / "masks" / "b.nii.gz", ball, np.diag([1, 1, 2, 1]))
     ended = voxelocity("init", tmp_path, "--merge-masks")
-    assert_refused(ended, "b.nii.gz and", "do not lie on the same voxels")
+    assert_refused(ended, "b.nii.gz", "image and mask lie up to")
     assert not (tmp_path / "cases.csv").exists()
 
 

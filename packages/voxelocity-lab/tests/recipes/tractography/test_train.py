@@ -178,6 +178,8 @@ def test_both_leads_from_data_to_figures_and_a_page(bundles_file, tmp_path):
     page = (tmp_path / "run" / "report.html").read_text()
     assert "F1 at 2 mm" in page
     assert "left" in page
+    assert page.count("turning views of streamlines, scroll sideways") == 2
+    assert "Over the scan" not in page
 
 
 def arrays_of(path):

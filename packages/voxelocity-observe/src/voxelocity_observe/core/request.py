@@ -335,7 +335,9 @@ def documents(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=found.default, annotation=found.type)
             for name, found in known.items()
         ]
-        function.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
+        # Help would show the address of a function.
+        shown = [item.replace(default=...) if inspect.isroutine(item.default) else item for item in (*own, *more)]
+        function.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
         function.__name__ = name or function.__name__
         lines = [f"{field}: {' '.join(found.text.split())}" for field, found in known.items()]
         function.__doc__ = re.sub(

@@ -152,7 +152,7 @@ class SliceFilm:
     """Slices of one direction side by side, and what may be laid over them; every picture is a `data:` address.
 
     Attributes:
-        plane: "axial", "coronal" or "sagittal".
+        plane: "axial", "coronal" or "sagittal"; what else distinguishes the pictures of others than slices.
         count: slices.
         ratio: width of a slice by its height, in the patient.
         image: the scan.
@@ -173,12 +173,14 @@ class Slices:
     Attributes:
         figures: the films of each case, with its title.
         legend: of classes, and of differences.
+        what: the pictures are, for readers without eyes.
     """
 
     kind: ClassVar[str] = "slices"
     figures: Sequence[tuple[str, Sequence[SliceFilm]]]
     legend: Sequence[LegendEntry]
-    difference_legend: Sequence[LegendEntry]
+    difference_legend: Sequence[LegendEntry] = ()
+    what: str = "slices of the scan"
 
 
 @dataclass(frozen=True, kw_only=True)

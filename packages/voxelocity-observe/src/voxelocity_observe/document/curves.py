@@ -1,14 +1,18 @@
-"""Curves in space as SVG, seen from three sides, with what lies behind them."""
+"""Curves in space: from three sides as SVG, with what lies behind them, and as pictures to scroll around them."""
 
 from __future__ import annotations
 
+import base64
+import io
+import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from voxelocity_observe.document.charts import STAND_INS, drawing, inline, literally
+from voxelocity_observe.document.blocks import SliceFilm
+from voxelocity_observe.document.charts import CLASS_COLORS, STAND_INS, drawing, inline, literally
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
 _SMALL_SIZE, _LONGEST_LINE = 9.0, 20
 # Between the inks of light and dark pages, because a picture cannot follow them.
 _SHADOW_COLOR, _SHADOW_OPACITY = "#7b8794", 0.55
+_FRAMES, _FRAME_INCHES, _FRAME_DPI, _CLASS = 24, 3.0, 100, "class-"
 VIEWS = {"from the right": (1, 2), "from behind": (0, 2), "from above": (0, 1)}
 """How `projections` looks at space: the horizontal and the vertical axis in RAS."""
 
@@ -67,6 +72,53 @@ def projections(
                 words = literally(_in_lines(title)) if row == 0 else view
                 panel.set_title(words, fontsize=_SMALL_SIZE, color=STAND_INS["chart-ink"])
         return inline(figure, name)
+
+
+def turned(columns: Mapping[str, Sequence[tuple[Sequence[Any], str]]]) -> list[tuple[str, Sequence[SliceFilm]]]:
+    """Pictures of curves side by side, each turned further around the axis of the head; one film a column.
+
+    Args:
+        columns: by title, curves as arrays (p, 3) in RAS mm, with their color variable, one of the classes'.
+    """
+    import numpy as np
+
+    curves = [curve for layers in columns.values() for found, _ in layers for curve in found]
+    points = np.concatenate([np.zeros((1, 3)), *curves])
+    low, high = points[1:].min(axis=0, initial=np.inf), points[1:].max(axis=0, initial=-np.inf)
+    center = (low + high) / 2.0 if curves else np.zeros(3)
+    around = np.linalg.norm(points[1:, :2] - center[:2], axis=1).max(initial=1.0)
+    up = np.abs(points[1:, 2] - center[2]).max(initial=1.0)
+    films: list[tuple[str, Sequence[SliceFilm]]] = []
+    for title, layers in columns.items():
+        centered = [([curve - center for curve in found], color) for found, color in layers]
+        image = _filmed(centered, width_mm=2.1 * around, height_mm=2.1 * up)
+        films.append(
+            (title, [SliceFilm(plane="turning", count=_FRAMES, ratio=float(around / up), image=image, layers={})])
+        )
+    return films
+
+
+def _filmed(layers: Sequence[tuple[Sequence[Any], str]], *, width_mm: float, height_mm: float) -> str:
+    """All turns of curves around their middle as one picture, a `data:` address."""
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_FRAME_INCHES * _FRAMES, _FRAME_INCHES * height_mm / width_mm), dpi=_FRAME_DPI)
+    panel = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    for frame in range(_FRAMES):
+        angle, middle = 2.0 * math.pi * frame / _FRAMES, (frame + 0.5) * width_mm
+        for curves, color in layers:
+            across = [math.cos(angle) * curve[:, 0] + math.sin(angle) * curve[:, 1] + middle for curve in curves]
+            flat = [list(zip(x, curve[:, 2], strict=True)) for x, curve in zip(across, curves, strict=True)]
+            rgb = [value / 255.0 for value in CLASS_COLORS[int(color.removeprefix(_CLASS)) - 1]]
+            panel.add_collection(LineCollection(flat, colors=[rgb], linewidths=0.8, antialiaseds=False))
+    panel.set_xlim(0.0, _FRAMES * width_mm)
+    panel.set_ylim(-height_mm / 2.0, height_mm / 2.0)
+    panel.set_axis_off()
+    buffer = io.BytesIO()
+    # No version of the drawing library inside: the same facts give the same bytes.
+    figure.savefig(buffer, format="png", facecolor="black", metadata={"Software": None})
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 def _draw_shadow(panel: Axes, shadow: Shadow) -> None:

@@ -17,10 +17,30 @@ def init(
     are_masks: Annotated[
         bool, typer.Option("--merge-masks", help="Label files are masks of one class each: merge those of a case.")
     ] = False,
+    raters: Annotated[
+        str,
+        typer.Option(
+            "--raters", metavar="NAME", help="Of several label files of a case: majority, or a part of one's name."
+        ),
+    ] = "",
+    image: Annotated[
+        str,
+        typer.Option(
+            "--image", metavar="PATTERN", help="Which files are images: 'img/{case}_{channel}.nii.gz', * for anything."
+        ),
+    ] = "",
+    label: Annotated[
+        str,
+        typer.Option(
+            "--label",
+            metavar="PATTERN",
+            help="Which files are labels: 'seg/{case}.nii.gz', or '{case}/{class}.nii.gz'.",
+        ),
+    ] = "",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a table and a dataset.json.")] = False,
 ) -> None:
     """Look at the scans in FOLDER and write the table of cases that `plan` and `train` read, for you to correct."""
-    from voxelocity.data.pipeline import describe_folder, write_description
+    from voxelocity.data.pipeline import FolderHints, describe_folder, write_description
     from voxelocity.report import found_document
     from voxelocity_observe.core.console import PlainConsole
     from voxelocity_observe.core.host import cpu_budget
@@ -28,7 +48,8 @@ def init(
 
     console = PlainConsole()
     with console.status("reading the label files"):
-        found = describe_folder(folder, num_threads=cpu_budget(), are_masks=are_masks)
+        hints = FolderHints(are_masks=are_masks, raters=raters, image=image, label=label)
+        found = describe_folder(folder, num_threads=cpu_budget(), hints=hints)
     rows = [(case.case_id, tuple(case.images.values()), case.label) for case in found.cases]
     console.print(document_view(found_document(found.channels, found.labels, rows, found.left_out, found.guesses)))
     with console.status("writing"):

@@ -5,6 +5,7 @@ Rules choose; a measurement of the planned step on this machine overrides them w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,8 +29,9 @@ MEASURED_KEYS = (LAST, TRIED)
 _PLANNED = "as planned"
 _LIMIT_S = 6.0
 # On a CPU a choice saves at most a tenth of a step, and the first step of a new machine, or of a job whose home is new,
-# comes within 8 s.
-_CPU_LIMIT_S, _LIMIT_SHARE = 3.0, 0.01
+# comes within 8 s: three seconds of a core, more in a long run.
+_CPU_CORE_S, _CPU_LIMIT_S = 3.0, 3.0
+_LONG_SHARE, _LIMIT_SHARE = 0.002, 0.01
 # On a GPU a measurement took a third of a run of half a minute.
 _GPU_LIMIT_S = 0.5
 _GPU_LEAST_BUDGET_S = 600.0
@@ -154,7 +156,10 @@ def _limit_s(facts: PlanFacts) -> float:
     if facts.overrides.get("train.target_dice", 0.0):
         return 0.0
     if on_cpu:
-        return min(_CPU_LIMIT_S, _LIMIT_SHARE * budget_s) if budget_s else _CPU_LIMIT_S
+        limit_s = max(_CPU_CORE_S / facts.machine.num_cpus, _LONG_SHARE * budget_s)
+        if facts.measures_again:
+            limit_s = _CPU_LIMIT_S
+        return min(limit_s, _CPU_LIMIT_S, _LIMIT_SHARE * budget_s if budget_s else math.inf)
     if 0.0 < budget_s < _GPU_LEAST_BUDGET_S:
         return 0.0
     expected = facts.forecast

@@ -154,3 +154,8 @@ def test_help_in_python_lists_every_option_with_its_text():
     text = inspect.getdoc(voxelocity.train)
     assert "\n    seed: Seed of weights, order, patches and augmentation." in text
     assert "\nRaises:\n" in text
+
+
+@pytest.mark.parametrize("name", ["train", "train_folds", "plan", "predict", "evaluate", "tune"])
+def test_help_in_python_shows_no_address_of_a_callback(name):
+    assert "<" not in str(inspect.signature(getattr(voxelocity, name)))

@@ -112,23 +112,55 @@ def test_names_of_nnunet_v1_lack_the_number_of_the_channel(tmp_path, touch, writ
         open_cases(tmp_path)
 
 
-def test_a_list_of_cases_for_validation_is_not_ignored_without_a_word(tmp_path, msd, write_json):
+@pytest.mark.parametrize("repeats_training", [False, True])
+def test_a_list_of_cases_for_validation_is_held_out(tmp_path, msd, write_json, repeats_training):
     *training, last = msd["training"]
-    write_json(msd | {"training": training, "validation": [last]})
-    with pytest.warns(UserWarning, match=r'the 1 cases under "validation" are not used.*write "fold": 0 into'):
-        assert len(open_cases(tmp_path)) == 2
-    # As the warning says.
-    write_json(msd | {"training": [*training, last | {"fold": 0}]})
-    split = open_cases(tmp_path).split(0)
+    write_json(msd | {"training": [*training, last] if repeats_training else training, "validation": [last]})
+    cases = open_cases(tmp_path)
+    split = cases.split(0)
     assert ([ref.case_id for ref in split.validation], len(split.training)) == (["c"], 2)
+    assert cases.num_folds == 1
 
 
-def test_a_list_by_another_name_is_found(tmp_path, msd, write_json):
+@pytest.mark.parametrize(
+    ("fold", "entry", "why"),
+    [
+        ({}, {"label": "labelsTr/none.nii.gz"}, "1 of their files are missing, the first is .*none.nii.gz"),
+        ({}, {"label": ""}, "not all of them have a label"),
+        ({"fold": 1}, {}, 'those under "training" have folds; move them there'),
+    ],
+)
+def test_a_list_for_validation_that_cannot_be_held_out_is_not_ignored_without_a_word(
+    tmp_path, msd, write_json, fold, entry, why
+):
+    *training, last = msd["training"]
+    write_json(msd | {"training": [case | fold for case in training], "validation": [last | entry]})
+    with pytest.warns(UserWarning, match=rf'the 1 cases under "validation" are not used.*because {why}'):
+        assert len(open_cases(tmp_path)) == 2
+
+
+def test_a_list_by_another_name_is_opened_and_several_are_named(tmp_path, msd, write_json):
     write_json(msd, "dataset_0.json")
     write_json({"objects": {}}, "datastore_v2.json")
-    with pytest.raises(DatasetError, match=r"did you mean .*dataset_0\.json\?") as caught:
+    assert len(open_cases(tmp_path)) == 3
+    write_json(msd, "dataset_1.json")
+    with pytest.raises(DatasetError, match=r"2 lists of cases \(dataset_0\.json, dataset_1\.json\); give"):
         open_cases(tmp_path)
-    assert len(open_cases(str(caught.value).partition("did you mean ")[2].rstrip("?"))) == 3
+
+
+@pytest.mark.parametrize(("modality", "channels"), [(None, ("image",)), ("CT", ("CT",)), ({"0": "MRI"}, ("MRI",))])
+def test_a_list_without_names_of_classes_reads_them_from_its_labels(tmp_path, msd, write_json, modality, channels):
+    del msd["labels"], msd["modality"]
+    write_json(msd | ({} if modality is None else {"modality": modality}))
+    cases = open_cases(tmp_path)
+    assert (cases.labels, cases.channels, len(cases)) == ({}, channels, 3)
+    assert cases.num_folds == 3
+
+
+def test_numbers_in_quotes_are_numbers(tmp_path, msd, write_json):
+    write_json(msd | {"labels": {"background": "0", "spleen": "1"}})
+    cases = open_cases(tmp_path)
+    assert (cases.labels, len(cases)) == ({0: "background", 1: "spleen"}, 3)
 
 
 def test_a_split_that_holds_out_nothing_says_so(tmp_path, msd, write_json):
@@ -165,7 +197,8 @@ def test_paths_that_leave_the_folder_are_refused(tmp_path, msd, write_json, list
         ({"training": [{"image": "x", "label": "z", "fold": "0"}]}, r"has \"fold\": '0'; write a whole number from 0"),
         ({"training": [{"image": "x", "label": "z", "fold": -1}]}, r'has "fold": -1; write a whole number from 0'),
         ({"training": [{"image": "x", "label": "z", "fold": True}]}, r'has "fold": True; write a whole number from 0'),
-        ({"labels": {"background": "0"}}, r'"labels" gives "background" the text "0"; write .* "background": 0'),
+        ({"labels": {"background": "0"}}, r'"labels" has 1 classes with the background'),
+        ({"labels": {"background": "0", "x": "y"}}, r'"labels" has the key "background"; write the voxel value'),
         ({"labels": ["background"]}, r'"labels" is a list; write it in the form'),
         ({"name": 4}, r'"name" is a number; write it in the form'),
     ],
@@ -178,7 +211,7 @@ def test_malformed_descriptions_are_refused(tmp_path, msd, write_json, changes, 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["labels", "modality", "training"])
+@pytest.mark.parametrize("key", ["modality", "training"])
 def test_missing_keys_are_named(tmp_path, msd, write_json, key):
     del msd[key]
     write_json(msd)

@@ -144,10 +144,11 @@ def test_whole_numbers_are_plain_digits(text, number):
     assert whole_number(text) == number
 
 
-def test_values_in_quotes_are_shown_without_them(tmp_path):
-    with pytest.raises(DatasetError, match=r'gives "background" the text "0"; write .* as in "background": 0, for'):
-        _ = described(tmp_path, labels={"background": "0", "liver": "1"}).labels
-    assert described(tmp_path, labels={"background": 0, "liver": 1}).labels == {0: "background", 1: "liver"}
+def test_values_in_quotes_are_taken_without_them(tmp_path):
+    for one in (1, "1"):
+        zero = type(one)(0)
+        found = described(tmp_path, labels={"background": zero, "liver": one})
+        assert (found.labels, found.names_are_values) == ({0: "background", 1: "liver"}, False)
 
 
 def _places(value, path=()):

@@ -323,7 +323,10 @@ def test_the_beginning_of_an_older_file_is_not_continued(server, own_msd, monkey
 
 
 def test_a_malformed_description_is_reported_at_its_place_and_not_as_a_lost_connection(server, own_msd):
-    for content, text in (('{"training": [', "not valid JSON at line 1"), ('{"training": 3}', '"labels" is missing')):
+    for content, text in (
+        ('{"training": [', "not valid JSON at line 1"),
+        ('{"training": 3}', '"training" is a number'),
+    ):
         (own_msd / "dataset.json").write_text(content)
         with pytest.raises(DatasetError, match=text):
             open_cases(server.url)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def test_declared_patients_win_over_names():
 
 def test_a_validated_case_has_the_fold_that_validates_it(write_json):
     path = write_json([{"train": ["a", "b"], "val": ["c"]}, {"train": ["c", "b"], "val": ["a"]}], "splits_final.json")
-    assert read_splits(path, ["a", "b", "c"]) == ({"c": 0, "a": 1}, 2)
+    assert read_splits(path, ["a", "b", "c"]) == ({"c": 0, "a": 1}, 2, set())
 
 
 @pytest.mark.parametrize(
@@ -181,3 +182,22 @@ def test_a_lone_scan_keeps_the_name_of_its_case():
     assert patients_of(["p1_left", "p1_right", "p2_left"]) == {
         "p1_left": "p1", "p1_right": "p1", "p2_left": "p2_left"
     }  # fmt: skip
+
+
+def test_cases_in_no_fold_are_a_fixed_test_set(tmp_path):
+    path = tmp_path / "splits_final.json"
+    path.write_text(json.dumps([{"train": ["a"], "val": ["b"]}, {"train": ["b"], "val": ["a"]}]))
+    refs = [VolumeRef(case_id=name, images=(Path(name),), label=Path(name)) for name in "abc"]
+    with pytest.warns(UserWarning, match="places 1 of 3 cases in no fold, such as 'c'; they are a fixed test set"):
+        found, num_folds = assign_folds(refs, num_folds=5, splits_file=path)
+    assert ([(ref.case_id, ref.fold) for ref in found], num_folds) == ([("a", 1), ("b", 0)], 2)
+
+
+def test_names_of_test_scans_do_not_join_training_cases():
+    names = ["la_001", "la_002", "la_003", "la_101", "la_102", "la_103"]
+    refs = [
+        VolumeRef(case_id=name, images=(Path(name),), label=Path(name) if name < "la_1" else None) for name in names
+    ]
+    found, num_folds = assign_folds(refs, num_folds=5)
+    assert num_folds == 3
+    assert {ref.fold for ref in found if ref.label} == {0, 1, 2}

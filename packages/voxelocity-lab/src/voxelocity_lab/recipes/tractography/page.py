@@ -27,8 +27,8 @@ from voxelocity_lab.recipes.tractography.shapes import Points
 from voxelocity_observe.core.host import peak_device_bytes, peak_host_bytes
 from voxelocity_observe.core.plain import plain_data
 from voxelocity_observe.core.quantities import count_text, duration_text, share_text
-from voxelocity_observe.document.blocks import Block, Card, Chart, Document, LegendEntry, Section, Table, Text
-from voxelocity_observe.document.curves import Shadow, projections
+from voxelocity_observe.document.blocks import Block, Card, Chart, Document, LegendEntry, Section, Slices, Table, Text
+from voxelocity_observe.document.curves import Shadow, projections, turned
 
 GENERATED, REAL = "trained", "real, unseen"
 LEAST_REAL = 50
@@ -313,11 +313,18 @@ def _pictures(drawn: Drawn) -> list[Block]:
             (UNTRAINED, "untrained"), (NOISY, "training with noise"), (GENERATED, "trained"), (REAL, "real, unseen")
         )
     }  # fmt: skip
+    legend = [LegendEntry(name=name, color=f"var(--{color})") for name, color in colors.items()]
     return [
         Chart(
             title=f"The largest bundles{over}, from the right, from behind and from above",
             svg=projections("streamlines", columns, behind=drawn.behind),
             alt=f"Projections of {', '.join(names)}: {', '.join(columns)}{over}.",
-            legend=[LegendEntry(name=name, color=f"var(--{color})") for name, color in colors.items()],
-        )
+            legend=legend,
+        ),
+        Text(text="Scroll sideways in a picture to walk around the head.", is_hint=True),
+        Slices(
+            figures=turned({title: columns[title] for title in (GENERATED, REAL)}),
+            legend=legend,
+            what="views of streamlines",
+        ),
     ]

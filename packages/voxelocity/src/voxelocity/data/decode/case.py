@@ -8,15 +8,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from voxelocity.core.scan_formats import DICOM
 from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Volume, VolumeRef
 from voxelocity.data.decode.dicom.series import SeriesHeader
-from voxelocity.data.decode.dicom.structures import read_structures
-from voxelocity.data.decode.formats import format_of, read_header, read_scan, read_scan_with_header
+from voxelocity.data.decode.formats import read_header, read_scan, read_scan_with_header
 from voxelocity.data.decode.grids import check_same_places, turned_onto
 from voxelocity.data.decode.header import ScanHeader
 from voxelocity.data.decode.labels import class_indices, read_labels
+from voxelocity.data.decode.named_labels import label_names_in, read_named
 from voxelocity.data.decode.notes import Note, notes_about
 from voxelocity_observe.core.errors import ScanError
 
@@ -85,11 +84,10 @@ def _read_label(ref: VolumeRef, header: ScanHeader, label_values: Sequence[int],
     grid = header.grid
     case = f"decode: case '{ref.case_id}':"
     path = _read(ref, ref.label, stage)
-    if format_of(path) is DICOM and path.is_file():
+    if _read(ref, path, label_names_in) is not None:
         uid = header.slices[0].series_uid if isinstance(header, SeriesHeader) else ""
-        values = _read(
-            ref, path, lambda file: read_structures(file, grid, dict(ref.structures), series_uid=uid, note=note)
-        )
+        place = (ref.images[0], grid)
+        values = _read(ref, path, lambda file: read_named(file, place, dict(ref.structures), series_uid=uid, note=note))
         return np.asfortranarray(class_indices(values, label_values, where=f"{case} {path}"))
     label, label_grid = _read(ref, path, lambda file: read_labels(file, where=f"decode: {file}", note=note))
     label = turned_onto(label, (ref.images[0], grid), (path, label_grid), where=f"{case} image and label", note=note)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from voxelocity.core.cases import MAX_CLASSES
-from voxelocity.core.scan_formats import DICOM
 from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Grid, slabs
-from voxelocity.data.decode.dicom.structures import needed_names, read_structures_header
-from voxelocity.data.decode.formats import format_of, read_scan_with_header
+from voxelocity.data.decode.dicom.structures import needed_names
+from voxelocity.data.decode.formats import read_scan_with_header
+from voxelocity.data.decode.named_labels import label_names_in
 from voxelocity.data.decode.notes import Note, notes_about
 from voxelocity_observe.core.errors import ScanError
 
@@ -35,8 +35,8 @@ def label_values_in(path: Path, *, note: Note | None = None) -> tuple[int, ...]:
     """
     note = note or notes_about([path])
     path = stage(path)
-    if format_of(path) is DICOM and path.is_file() and (found := read_structures_header(path)) is not None:
-        raise ScanError(f"decode: {path}: {needed_names(found.names)}")
+    if (names := label_names_in(path)) is not None:
+        raise ScanError(f"decode: {path}: {needed_names(names)}")
     labels, _ = read_labels(path, where=f"decode: {path}", note=note)
     values: set[int] = set()
     for (slab,) in slabs(labels, max_values=_SLAB_VALUES):

@@ -11,6 +11,7 @@ from voxelocity.data.pipeline.config import DataConfig, FeedConfig
 from voxelocity.data.pipeline.describe import describe_folder, write_description
 from voxelocity.data.pipeline.draws import RankDraws
 from voxelocity.data.pipeline.infer_labels import declare_channels, declare_labels
+from voxelocity.data.pipeline.masks import FolderHints
 from voxelocity.data.pipeline.prepared import CachingFacts, MemoryBudget, PreparedCases, read_spec
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "DataConfig",
     "Feed",
     "FeedConfig",
+    "FolderHints",
     "MemoryBudget",
     "PreparedCases",
     "RankDraws",

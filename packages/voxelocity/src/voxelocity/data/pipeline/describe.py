@@ -27,18 +27,29 @@ from voxelocity.data.decode import (
     series_text,
 )
 from voxelocity.data.decode.dicom.files import Slice
+from voxelocity.data.pipeline.class_names import find_class_names
 from voxelocity.data.pipeline.infer_labels import classes_in
-from voxelocity.data.pipeline.masks import MERGED_FOLDER, classes_of_masks, merge_masks
+from voxelocity.data.pipeline.masks import (
+    MAJORITY,
+    MERGED_FOLDER,
+    NO_HINTS,
+    FolderHints,
+    choose_labels,
+    write_majorities,
+    write_merged_masks,
+)
 from voxelocity.data.pipeline.modality import sort_by_kind
 from voxelocity.data.source import DESCRIPTION_NAME, TABLE_NAME, FoundCase, FoundCases, files_below, group_files
 from voxelocity.data.source.description import Description
 from voxelocity.data.source.folder import ONLY_CHANNEL, how_to_list
 from voxelocity.data.source.listing import conversion_of
+from voxelocity.data.source.patterns import group_by_patterns
 from voxelocity_observe.core.errors import DatasetError, ScanError
 from voxelocity_observe.core.plain import table_cell
 from voxelocity_observe.core.whole_file import write_whole
 
 _MOST_FILES = 5_000_000
+_UNNAMED = "The classes are named after their values; give them their names."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +61,8 @@ class FolderDescription:
         labels: class names by file value.
         left_out: paths, cases or structures, and why each is not in the table.
         guesses: what was guessed and should be checked, as sentences.
-        masks: paths by case id, of cases whose label file is to be merged from them.
+        merged: label files by case id, of cases whose label is to be merged from them.
+        by_raters: whether these are labels of several raters, or masks of one class each.
     """
 
     folder: Path
@@ -59,16 +71,17 @@ class FolderDescription:
     cases: tuple[FoundCase, ...]
     left_out: tuple[tuple[str, str], ...]
     guesses: tuple[str, ...]
-    masks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    merged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    by_raters: bool = False
 
 
-def describe_folder(folder: Path, *, num_threads: int, are_masks: bool = False) -> FolderDescription:
+def describe_folder(folder: Path, *, num_threads: int, hints: FolderHints = NO_HINTS) -> FolderDescription:
     """Looks into a folder: names up to eight folders deep, headers of DICOM files, and the values of all label files.
 
     Args:
         folder: that no list describes.
         num_threads: files that are read at a time.
-        are_masks: whether label files are masks of one class each, which `write_description` merges.
+        hints: what the user says of it.
 
     Raises:
         DatasetError: the folder does not exist, is described already, or holds no scans or no labels.
@@ -88,18 +101,19 @@ def describe_folder(folder: Path, *, num_threads: int, are_masks: bool = False) 
     unnamed = [(_as_utf8(name), why) for name in everything if (why := _why_unlisted(name))]
     series, structures, left_out = _dicom_in(folder, names)
     scans = [name for name in names if name.lower().endswith(SCAN_ENDINGS)]
-    linked = None if are_masks else _linked(series, structures, folder.resolve().name)
+    linked = None if hints != NO_HINTS else _linked(series, structures, folder.resolve().name)
     if linked:
         found = replace(
             linked, left_out=(*linked.left_out, *((name, "the DICOM series are used instead") for name in scans))
         )
+    elif hints.image or hints.label:
+        found = group_by_patterns([*scans, *series], image=hints.image, label=hints.label)
     else:
-        found = group_files([*scans, *series], are_masks=are_masks)
-    if are_masks:
-        merged = {case_id: f"{MERGED_FOLDER}/{case_id}.nii.gz" for case_id in found.masks}
-        found = replace(found, cases=tuple(replace(case, label=merged.get(case.case_id, "")) for case in found.cases))
+        found = group_files([*scans, *series], are_masks=hints.are_masks)
+    chosen = choose_labels(folder, found, hints)
+    found, merged = chosen.found, chosen.merged
     labeled = [case for case in found.cases if case.label]
-    if len(labeled) <= (0 if are_masks else len(found.masks)):
+    if len(labeled) <= len(found.masks):
         some = f"{len(labeled)} cases with one label, {len(found.masks)} with several"
         belonging = some if labeled else "no label that belongs to one of them"
         listed = f"{len(scans)} scan files, {len(series)} DICOM series, and {belonging}"
@@ -110,9 +124,11 @@ def describe_folder(folder: Path, *, num_threads: int, are_masks: bool = False) 
     found = _without_odd_ones(folder, found)
     channels, guessed, found = _channels(folder, found, series, num_threads)
     labeled = [case for case in found.cases if case.label]
-    masks = {case.case_id: found.masks[case.case_id] for case in labeled} if are_masks else {}
+    by_raters = [folder / path for paths in merged.values() for path in paths] if not chosen.classes else []
     labels, guesses, unused = (
-        (classes_of_masks(masks), [], []) if masks else _labels(folder, labeled, structures, num_threads)
+        (chosen.classes, chosen.guesses, [])
+        if chosen.classes
+        else _labels(folder, labeled, structures, num_threads, names=names, files=by_raters)
     )
     return FolderDescription(
         folder=folder,
@@ -121,7 +137,8 @@ def describe_folder(folder: Path, *, num_threads: int, are_masks: bool = False) 
         cases=found.cases,
         left_out=(*unnamed, *left_out, *found.left_out, *unused),
         guesses=(*guessed, *guesses),
-        masks=masks,
+        merged={case.case_id: merged[case.case_id] for case in labeled if case.case_id in merged},
+        by_raters=hints.raters == MAJORITY,
     )
 
 
@@ -142,7 +159,7 @@ def write_description(
     """
     table, description = out / TABLE_NAME, out / DESCRIPTION_NAME
     plan = shlex.join(["voxelocity", "plan", str(out)])
-    merged = [out / MERGED_FOLDER / f"{case_id}.nii.gz" for case_id in found.masks]
+    merged = [out / MERGED_FOLDER / f"{case_id}.nii.gz" for case_id in found.merged]
     existing = [path for path in (table, description, *merged) if os.path.lexists(path)]
     if existing and not overwrite:
         raise DatasetError(
@@ -173,11 +190,13 @@ def write_description(
         "channel_names": {str(index): name for index, name in enumerate(found.channels)},
         "labels": {name: value for value, name in found.labels.items()},
     }
-    overlaps = (
-        merge_masks(found.folder, found.masks, found.labels, out / MERGED_FOLDER, num_threads=num_threads)
-        if found.masks
-        else {}
-    )
+    overlaps: dict[str, int] = {}
+    if found.by_raters:
+        write_majorities(found.folder, found.merged, out / MERGED_FOLDER, num_threads=num_threads)
+    elif found.merged:
+        overlaps = write_merged_masks(
+            found.folder, found.merged, found.labels, out / MERGED_FOLDER, num_threads=num_threads
+        )
     write_whole(table, text.getvalue().encode())
     write_whole(description, (json.dumps(named, indent=1, ensure_ascii=False) + "\n").encode())
     return table, description, overlaps
@@ -264,9 +283,18 @@ def _linked(
 
 
 def _labels(
-    folder: Path, labeled: Sequence[FoundCase], structures: Mapping[str, StructuresHeader], num_threads: int
+    folder: Path,
+    labeled: Sequence[FoundCase],
+    structures: Mapping[str, StructuresHeader],
+    num_threads: int,
+    *,
+    names: Sequence[str],
+    files: Sequence[Path] = (),
 ) -> tuple[dict[int, str], list[str], list[tuple[str, str]]]:
-    """Class names by value, what was guessed about them, and the structures that are not classes."""
+    """Class names by value, what was guessed about them, and the structures that are not classes.
+
+    `names` are those of all files; `files` are what the values are read from, if not the labels of the cases.
+    """
     named = [structures[case.label] for case in labeled if case.label in structures]
     if named:
         counts = Counter(name for header in named for name in header.names)
@@ -278,8 +306,11 @@ def _labels(
             if name not in common
         ]
         return {0: "background", **dict(enumerate(common, start=1))}, [], rare
-    names = classes_in([folder / case.label for case in labeled], root=folder, num_threads=num_threads)
-    return names, ["The classes are named after their values; give them their names."], []
+    files = files or [folder / case.label for case in labeled]
+    classes = classes_in(files, root=folder, num_threads=num_threads)
+    known, where = find_class_names(folder, names, files, [value for value in classes if value])
+    guess = f"The classes have the names of {where}." if known else _UNNAMED
+    return {**classes, **known}, [guess], []
 
 
 def _without_odd_ones(folder: Path, found: FoundCases) -> FoundCases:

@@ -1,9 +1,12 @@
-"""Masks of one class each, merged into one label file for each case."""
+"""Several label files of a case: masks of one class each, in a folder of their own or merged, and labels of raters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +14,171 @@ import numpy as np
 from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.scan_formats import stem_of
 from voxelocity.core.volume import Array, Grid
-from voxelocity.data.decode import read_header, read_scan, write_scan
-from voxelocity_observe.core.errors import DatasetError
+from voxelocity.data.decode import label_values_in, read_header, write_scan
+from voxelocity.data.decode.mask_folder import merge_masks, merge_raters, read_mask
+from voxelocity.data.decode.notes import notes_about
+from voxelocity.data.source import FoundCases
+from voxelocity_observe.core.errors import DatasetError, ScanError
 
 MERGED_FOLDER = "merged_labels"
 """Of the label files, next to the table."""
+MAJORITY = "majority"
+"""What --raters takes for what most label files of a case say."""
+_RATER = re.compile(r"(?:^|[-_. ])(?:rater|reader|observer|annotator|expert|doctor|radiologist)s?[-_. ]?\w{0,2}$", re.I)
+_NUMBER = re.compile(r"[-_. ]?\d{1,2}$")
+# Cases whose masks are read before anything is written.
+_NUM_LOOKED_AT = 2
 
 
-def classes_of_masks(masks: Mapping[str, Sequence[str]]) -> dict[int, str]:
-    """Class names by value: the names of the mask files, sorted, after the background.
+@dataclass(frozen=True, kw_only=True)
+class FolderHints:
+    """What the user says of a folder that no list describes.
+
+    Attributes:
+        are_masks: label files are masks of one class each.
+        raters: "majority" of several label files of a case, or a part of the name of the one to take; "" if not said.
+        image: pattern of the paths of images, as `group_by_patterns` takes it; "" if names decide.
+        label: pattern of those of labels.
+    """
+
+    are_masks: bool = False
+    raters: str = ""
+    image: str = ""
+    label: str = ""
+
+
+NO_HINTS = FolderHints()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenLabels:
+    """Cases with one label each, where there were several files for it.
+
+    Attributes:
+        found: the cases.
+        merged: the files by case id of those whose label is to be merged.
+        classes: names by value, if labels are masks of one class each.
+        guesses: what was guessed, as sentences.
+    """
+
+    found: FoundCases
+    merged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    classes: dict[int, str] = field(default_factory=dict)
+    guesses: list[str] = field(default_factory=list)
+
+
+def choose_labels(folder: Path, found: FoundCases, hints: FolderHints) -> ChosenLabels:
+    """The cases with one label each: a folder of masks, a rater's, or one to merge; unchanged where that is not clear.
+
+    Args:
+        folder: that paths start from.
+        found: with label files of cases that have several.
+        hints: what the user says of them.
+
+    Raises:
+        DatasetError: no or several label files of a case are by the rater, or there are more than 256 masks.
+        ScanError: a mask cannot be read, lies elsewhere than others of its case, or has several values.
+    """
+    masks = dict(found.masks)
+    if not masks:
+        return ChosenLabels(found=found)
+    if hints.raters == MAJORITY:
+        return ChosenLabels(found=_with_merged(found, masks), merged=masks)
+    if hints.raters:
+        by_rater = {case: _rated_by(hints.raters, case, paths) for case, paths in masks.items()}
+        return ChosenLabels(found=_with_labels(found, by_rater))
+    # A case with one mask alone looks like one with a label of all classes.
+    masks |= {case.case_id: (case.label,) for case in found.cases if case.label}
+    folders = _folders_of_masks(masks, [path for case in found.cases for path in case.images.values()])
+    is_sure = hints.are_masks or "{class}" in hints.label
+    if not is_sure and not (folders and _are_masks_of_classes(folder, masks)):
+        return ChosenLabels(found=found)
+    classes, overlapping = classes_of_masks(folder, masks)
+    guesses = [overlapping] if overlapping else []
+    if not folders:
+        return ChosenLabels(found=_with_merged(found, masks), merged=masks, classes=classes, guesses=guesses)
+    case = next(iter(masks))
+    guess = (
+        f"Each case has a folder of masks of one class each, as {folders[case]}/ has {len(masks[case])}; they are "
+        "read as one label, and the names of the files are those of the classes."
+    )
+    return ChosenLabels(found=_with_labels(found, folders), classes=classes, guesses=[guess, *guesses])
+
+
+def _with_labels(found: FoundCases, labels: Mapping[str, str]) -> FoundCases:
+    """With these labels, and without the reasons why cases had none."""
+    cases = tuple(replace(case, label=labels.get(case.case_id, case.label)) for case in found.cases)
+    left_out = tuple((name, why) for name, why in found.left_out if name not in labels)
+    return replace(found, cases=cases, left_out=left_out, masks={})
+
+
+def _with_merged(found: FoundCases, masks: Mapping[str, Sequence[str]]) -> FoundCases:
+    return _with_labels(found, {case_id: f"{MERGED_FOLDER}/{case_id}.nii.gz" for case_id in masks})
+
+
+def _rated_by(name: str, case_id: str, paths: Sequence[str]) -> str:
+    """The label file of a rater."""
+    chosen = [path for path in paths if name.casefold() in os.path.basename(path).casefold()]
+    if len(chosen) != 1:
+        found = ", ".join(map(os.path.basename, paths))
+        raise DatasetError(
+            f"source: {len(chosen)} label files of case {case_id} have {name!r} in their names, of {found}; give "
+            f"--raters a part of one name, or {MAJORITY}"
+        )
+    return chosen[0]
+
+
+def _are_by_raters(masks: Mapping[str, Sequence[str]]) -> bool:
+    """Whether the names of the label files of a case differ by a rater or by a small number alone."""
+    stems = {stem_of(os.path.basename(path)) for paths in masks.values() for path in paths}
+    return all(_RATER.search(stem) for stem in stems) or len({_NUMBER.sub("", stem) for stem in stems}) == 1
+
+
+def _folders_of_masks(masks: Mapping[str, Sequence[str]], images: Sequence[str]) -> dict[str, str]:
+    """The folder that holds the masks of a case and nothing else, by case; empty unless all cases have one.
+
+    Args:
+        masks: paths by case id.
+        images: all others.
+    """
+    places = {case_id: {os.path.dirname(path) for path in paths} for case_id, paths in masks.items()}
+    taken = {os.path.dirname(image) for image in images}
+    found = {case_id: next(iter(inside)) for case_id, inside in places.items() if len(inside) == 1}
+    are_apart = len(set(found.values())) == len(masks) and not taken & set(found.values()) and "" not in found.values()
+    return found if are_apart else {}
+
+
+def _are_masks_of_classes(folder: Path, masks: Mapping[str, Sequence[str]]) -> bool:
+    """Whether label files are masks of one class each, by their names and, of two cases, their values.
+
+    Most of the names occur in at least half of the cases, and differ by more than a rater; a file has at most one value
+    besides 0.
+    """
+    if _are_by_raters(masks):
+        return False
+    cases_with: dict[str, int] = {}
+    for paths in masks.values():
+        for stem in {stem_of(os.path.basename(path)) for path in paths}:
+            cases_with[stem] = cases_with.get(stem, 0) + 1
+    if 2 * sum(2 * number >= len(masks) for number in cases_with.values()) < len(cases_with):
+        return False
+    looked_at = [folder / path for paths in list(masks.values())[:_NUM_LOOKED_AT] for path in paths]
+    try:
+        return all(len({*label_values_in(path), 0}) <= 2 for path in looked_at)
+    except ScanError:
+        # What ails the file is reported when its case is read.
+        return False
+
+
+def classes_of_masks(folder: Path, masks: Mapping[str, Sequence[str]]) -> tuple[dict[int, str], str]:
+    """Class names by value, after the background: the names of the mask files; and where they overlap, as a sentence.
+
+    Sorted; but if masks of the first two cases overlap, the largest come first. As the last of several masks counts, a
+    lesion inside an organ is then taken from the organ, not lost in it.
 
     Raises:
         DatasetError: there are more than 256 classes.
+        ScanError: a mask cannot be read, lies elsewhere than the others of its case, or has several values.
     """
     names = sorted({stem_of(Path(path).name) for paths in masks.values() for path in paths})
     if len(names) >= MAX_CLASSES:
@@ -30,10 +186,20 @@ def classes_of_masks(masks: Mapping[str, Sequence[str]]) -> dict[int, str]:
             f"source: the masks have {len(names)} different names, such as {', '.join(names[:3])}, and at most "
             f"{MAX_CLASSES - 1} classes can be learned; give the masks of one class the same name in every case"
         )
-    return {0: "background", **dict(enumerate(names, start=1))}
+    overlapping = ""
+    for case_id, paths in list(masks.items())[:_NUM_LOOKED_AT]:
+        files = {stem_of(os.path.basename(path)): folder / path for path in paths}
+        note, place = notes_about(files.values()), _place_of(next(iter(files.values())))
+        sizes = {name: int(read_mask(path, place, note).sum()) for name, path in files.items()}
+        by_size = sorted(files, key=lambda name: (-sizes[name], name))
+        _, overlaps = merge_masks(place, {n: files[name] for n, name in enumerate(by_size, start=1)}, note=note)
+        if overlaps.num_voxels and not overlapping:
+            overlapping = f"Masks overlap: in {case_id}, {overlaps.in_words()}."
+            names = [*by_size, *(name for name in names if name not in files)]
+    return {0: "background", **dict(enumerate(names, start=1))}, overlapping
 
 
-def merge_masks(
+def write_merged_masks(
     folder: Path, masks: Mapping[str, Sequence[str]], labels: Mapping[int, str], out: Path, *, num_threads: int
 ) -> dict[str, int]:
     """Writes a label file for each case into `out`, and returns how many voxels of it lie in several masks.
@@ -48,46 +214,51 @@ def merge_masks(
         num_threads: cases at a time.
 
     Raises:
-        DatasetError: masks of a case lie on different grids, or one has several values other than 0.
         OutputError: a file cannot be written.
-        ScanError: a mask cannot be read.
+        ScanError: a mask cannot be read, masks of a case lie on different grids, or one has several values besides 0.
     """
     values = {name: value for value, name in labels.items()}
+
+    def merge(case_id: str, files: Sequence[Path], place: tuple[Path, Grid]) -> tuple[Array, int]:
+        by_value = {values[stem_of(path.name)]: path for path in files}
+        merged, overlaps = merge_masks(place, by_value, note=notes_about(files))
+        return merged, overlaps.num_voxels
+
+    return _write_each(folder, masks, out, merge, num_threads=num_threads)
+
+
+def write_majorities(
+    folder: Path, masks: Mapping[str, Sequence[str]], out: Path, *, num_threads: int
+) -> dict[str, int]:
+    """Writes what most raters say of each case into `out`; arguments and errors as of `write_merged_masks`."""
+
+    def merge(case_id: str, files: Sequence[Path], place: tuple[Path, Grid]) -> tuple[Array, int]:
+        return merge_raters(place, files, note=notes_about(files)), 0
+
+    return _write_each(folder, masks, out, merge, num_threads=num_threads)
+
+
+def _write_each(
+    folder: Path,
+    masks: Mapping[str, Sequence[str]],
+    out: Path,
+    merge: Callable[[str, Sequence[Path], tuple[Path, Grid]], tuple[Array, int]],
+    *,
+    num_threads: int,
+) -> dict[str, int]:
     out.mkdir(parents=True, exist_ok=True)
 
-    def merge(case_id: str) -> int:
-        paths = sorted((folder / path for path in masks[case_id]), key=lambda path: values[stem_of(path.name)])
-        merged, num_twice = _merge(paths, values)
-        header = read_header(paths[0])
-        write_scan(out / f"{case_id}.nii.gz", merged, header.grid, placement=header.placement)
-        return num_twice
+    def write(case_id: str) -> int:
+        files = [folder / path for path in masks[case_id]]
+        merged, number = merge(case_id, files, _place_of(files[0]))
+        header = read_header(files[0])
+        smallest = np.result_type(*(np.min_scalar_type(int(value)) for value in (merged.min(), merged.max())))
+        write_scan(out / f"{case_id}.nii.gz", merged.astype(smallest), header.grid, placement=header.placement)
+        return number
 
     with ThreadPoolExecutor(max_workers=num_threads) as pool:
-        return dict(zip(masks, pool.map(merge, masks), strict=True))
+        return dict(zip(masks, pool.map(write, masks), strict=True))
 
 
-def _merge(paths: Sequence[Path], values: Mapping[str, int]) -> tuple[Array, int]:
-    """The values of the classes (x, y, z), and how many voxels lie in several masks."""
-    first: Grid | None = None
-    for path in paths:
-        voxels, grid = read_scan(path)
-        if first is None:
-            first = grid
-            merged = np.zeros(grid.shape, dtype=np.uint8)
-            num_masks = np.zeros(grid.shape, dtype=np.uint8)
-        if len(voxels) > 1 or grid.shape != first.shape or not grid.is_shared_with(first):
-            raise DatasetError(
-                f"source: {path} and {paths[0]} do not lie on the same voxels, so they cannot be merged; "
-                "resample one onto the grid of the other, or move it away"
-            )
-        inside = voxels[0] != 0
-        found = np.unique(voxels[0][inside])
-        if len(found) > 1:
-            raise DatasetError(
-                f"source: {path} holds the values {', '.join(f'{value:g}' for value in found[:3])}"
-                f"{', ...' if len(found) > 3 else ''}, and a mask has one value other than 0; if it is the label of "
-                "all classes, name it in a table instead of --merge-masks, or move it away"
-            )
-        merged[inside] = values[stem_of(path.name)]
-        num_masks[inside] += num_masks[inside] < 2
-    return merged, int((num_masks > 1).sum())
+def _place_of(path: Path) -> tuple[Path, Grid]:
+    return path, read_header(path).grid

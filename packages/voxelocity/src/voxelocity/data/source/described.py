@@ -1,5 +1,6 @@
 """Data sets that a `dataset.json` describes: the Medical Segmentation Decathlon's layout, and nnU-Net v2's raw one.
 
+MONAI's and Auto3DSeg's data lists have MSD's form, and need not name channels and classes.
 MSD's "test" list is not read: to predict cases without labels, give their paths. nnU-Net's version 1 has the MSD form,
 with names of images that lack the channel number of the files. Does not read nnU-Net's preprocessed folders.
 """
@@ -9,17 +10,20 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.scan_formats import stem_of
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.source.description import Description, kind_of
+from voxelocity.data.source.description import Description, kind_of, whole_number
 from voxelocity.data.source.listing import case_id_of, check_refs
 from voxelocity.data.source.splits import SPLITS_NAME, assign_folds
 from voxelocity_observe.core.plain import excerpt, shortened
+
+_VALIDATION = ("validation", "val")
 
 
 class _Layout(NamedTuple):
@@ -31,13 +35,14 @@ class _Layout(NamedTuple):
 
 
 def read_described(description: Description, *, root: Path, num_folds: int) -> Cases:
-    """The training cases of a data set in one of the two layouts; the direction of "labels" decides which.
+    """The training cases of a data set in one of the two layouts; the direction of "labels" decides which, or a list.
 
     MSD ("msd"): a case of the "training" list is named after its image file without .nii.gz or .nii, and without
     nnU-Net's channel number where the label file has none. "image" may be one path (a file of one or of all channels)
     or a list of one per channel; where no such file exists, it stands for CASE_0000 to CASE_000N, as in nnU-Net v1. An
-    integer "fold" per entry is honored. Paths must stay inside the folder: such a data set is published as one folder,
-    so a path that leaves it is a mistake, or an attempt to read other files.
+    integer "fold" per entry is honored; without one, the cases of a "validation" list are held out in fold 0. Paths
+    must stay inside the folder: such a data set is published as one folder, so a path that leaves it is a mistake, or
+    an attempt to read other files.
 
     nnU-Net v2 ("nnunet"): each CASE with imagesTr/CASE_0000 to CASE_000N (one file per channel) needs labelsTr/CASE, or
     a "dataset" lists the files. Paths in it may be absolute or lead out of the folder, as nnU-Net documents.
@@ -81,14 +86,29 @@ def _check_direction(description: Description) -> None:
 
 def _msd_refs(description: Description) -> list[VolumeRef]:
     _check_direction(description)
-    num_channels = len(description.channels)
-    entries = description.require("training", list)
-    if not entries:
+    if not description.require("training", list):
         raise description.error('"training" lists no cases; add an {"image": ..., "label": ...} for each')
-    _warn_of_unread(description)
+    refs = _listed_refs(description, "training")
+    key = next((key for key in _VALIDATION if isinstance(description.values.get(key), list)), "")
+    if not key or not (entries := description.values[key]):
+        return refs
+    why = _why_unused(description, refs, entries, key)
+    if why:
+        warnings.warn(
+            f'source: {description.path}: the {len(entries)} cases under "{key}" are not used, neither to train nor to '
+            f"judge, because {why}",
+            stacklevel=2,
+        )
+        return refs
+    held_out = {ref.images: replace(ref, fold=0) for ref in _listed_refs(description, key)}
+    return [*(ref for ref in refs if ref.images not in held_out), *held_out.values()]
+
+
+def _listed_refs(description: Description, key: str) -> list[VolumeRef]:
+    num_channels = len(description.channels)
     refs = []
-    for index, entry in enumerate(entries):
-        case = f'entry {index} of "training"'
+    for index, entry in enumerate(description.values[key]):
+        case = f'entry {index} of "{key}"'
         images, label = _files(description, entry, case=case, key="image", num_channels=num_channels)
         image_paths = tuple(_inside(description, path, case) for path in images)
         image_paths = _with_channel_numbers(image_paths, num_channels)
@@ -104,17 +124,14 @@ def _msd_refs(description: Description) -> list[VolumeRef]:
     return refs
 
 
-def _warn_of_unread(description: Description) -> None:
-    """Says that cases which a list keeps for validation are not used, and how they would be."""
-    for key in ("validation", "val"):
-        entries = description.values.get(key)
-        if isinstance(entries, list) and entries:
-            warnings.warn(
-                f'source: {description.path}: the {len(entries)} cases under "{key}" are not used, neither to train '
-                'nor to judge; to judge by them, move those with labels to the "training" list and write "fold": 0 '
-                "into each, which holds them out",
-                stacklevel=2,
-            )
+def _why_unused(description: Description, training: Sequence[VolumeRef], entries: Sequence[Any], key: str) -> str:
+    """Why the cases that a list keeps for validation cannot be held out; "" if they can."""
+    if any(ref.fold is not None for ref in training):
+        return 'those under "training" have folds; move them there, with the number of a fold each'
+    if not all(isinstance(entry, dict) and entry.get("label") for entry in entries):
+        return "not all of them have a label"
+    missing = [path for ref in _listed_refs(description, key) for path in ref.files if not os.path.lexists(path)]
+    return f"{len(missing)} of their files are missing, the first is {excerpt(missing[0])}" if missing else ""
 
 
 def _with_channel_numbers(images: tuple[Path, ...], num_channels: int) -> tuple[Path, ...]:
@@ -233,6 +250,9 @@ def _names_by_case(description: Description, folder: Path, ending: str) -> dict[
 
 
 def _check_number(description: Description, num_found: int) -> None:
+    listed = description.values.get("numTraining")
+    if isinstance(listed, str) and whole_number(listed) == num_found:
+        return
     if "numTraining" in description.values and (declared := description.require("numTraining", int)) != num_found:
         raise description.error(
             f'"numTraining" is {shortened(declared)}, but imagesTr holds {num_found} case(s); '
@@ -240,9 +260,14 @@ def _check_number(description: Description, num_found: int) -> None:
         )
 
 
+def _lists_training(description: Description) -> bool:
+    """Whether it lists cases as MSD does, though its labels have nnU-Net's direction."""
+    return "training" in description.values and not {"dataset", "file_ending"} & description.values.keys()
+
+
 # The first that recognizes a description reads it.
 _LAYOUTS = (
-    _Layout("msd", lambda description: description.names_are_values, _msd_refs),
+    _Layout("msd", lambda description: description.names_are_values or _lists_training(description), _msd_refs),
     _Layout("nnunet", lambda description: "dataset" in description.values, _nnunet_refs),
     _Layout("nnunet", lambda description: True, _scan_refs),
 )

@@ -72,8 +72,10 @@ class Description:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """One name per image channel, from "channel_names" or the older "modality"."""
+        """One name per image channel, from "channel_names" or the older "modality"; data lists may have neither."""
         key = "modality" if "modality" in self.values and "channel_names" not in self.values else "channel_names"
+        if self.is_data_list and not isinstance(self.values.get(key), dict):
+            return self._channels_of_list(self.values.get(key))
         names = self.require(key, dict)
         if not names or set(names) != {str(index) for index in range(len(names))}:
             raise self.error(
@@ -84,6 +86,20 @@ class Description:
             if not isinstance(name, str):
                 raise self.error(f'"{key}" calls channel {index} {shortened(name)}; write its name as a string')
         return ordered
+
+    @property
+    def is_data_list(self) -> bool:
+        """Whether it is a list of cases that need not name channels and classes, as MONAI and Auto3DSeg take it."""
+        return "training" in self.values and "labels" not in self.values
+
+    def _channels_of_list(self, named: Any) -> tuple[str, ...]:
+        """The channels of a data list: as many as the first case has files."""
+        entries = self.require("training", list)
+        first = entries[0].get("image") if entries and isinstance(entries[0], dict) else None
+        number = len(first) if isinstance(first, list) else 1
+        if number == 1:
+            return (named if isinstance(named, str) and named.strip() else "image",)
+        return tuple(f"image_{index}" for index in range(number))
 
     @property
     def lists_cases(self) -> bool:
@@ -97,7 +113,9 @@ class Description:
         Raises:
             DatasetError: it mixes both.
         """
-        labels = self.require("labels", dict)
+        if self.is_data_list:
+            return True
+        labels = self._listed_labels()
         texts = [key for key, value in labels.items() if isinstance(value, str)]
         if texts and len(texts) < len(labels):
             other = next(key for key in labels if key not in texts)
@@ -117,7 +135,9 @@ class Description:
         Raises:
             DatasetError: a value is not a whole number, or as `check_labels` and `regions`.
         """
-        listed = self.require("labels", dict)
+        if self.is_data_list:
+            return {}
+        listed = self._listed_labels()
         if self.names_are_values:
             return self.check_labels(self._label_pair(key, name) for key, name in listed.items() if name != "ignore")
         regions = self.regions
@@ -139,7 +159,9 @@ class Description:
         Raises:
             DatasetError: it is not a whole number above all others.
         """
-        listed = self.require("labels", dict)
+        if self.is_data_list:
+            return None
+        listed = self._listed_labels()
         if self.names_are_values:
             given: list[Any] = [whole_number(key) for key, name in listed.items() if name == "ignore"]
         else:
@@ -203,7 +225,7 @@ class Description:
     def _values_by_name(self) -> dict[str, tuple[int, ...]]:
         """The values of each name where names have values: one, or those of a region."""
         found = {}
-        for name, value in self.require("labels", dict).items():
+        for name, value in self._listed_labels().items():
             if name == "ignore":
                 continue
             values = value if isinstance(value, list) else [value]
@@ -215,13 +237,16 @@ class Description:
             found[name] = tuple(sorted(set(values)))
         return found
 
+    def _listed_labels(self) -> dict[str, Any]:
+        """As they are written; numbers in quotes are numbers where they are the values of names."""
+        listed = self.require("labels", dict)
+        numbers = [whole_number(value) if isinstance(value, str) else None for value in listed.values()]
+        if None in numbers or any(whole_number(key) is not None for key in listed):
+            return listed
+        return dict(zip(listed, numbers, strict=True))
+
     def _label_pair(self, key: str, name: str) -> tuple[int, str]:
         value = whole_number(key)
-        if value is None and whole_number(name) is not None:
-            raise self.error(
-                f'"labels" gives {_quoted(key)} the text {_quoted(name)}; write the number without quotes, as in '
-                f"{_quoted(key)}: {whole_number(name)}, for all classes"
-            )
         if value is None:
             raise self.error(f'"labels" has the key {_quoted(key)}; write the voxel value, as in "1": {_quoted(name)}')
         return value, name

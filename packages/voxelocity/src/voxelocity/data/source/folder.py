@@ -110,7 +110,9 @@ def group_files(names: Sequence[str], *, are_masks: bool = False) -> FoundCases:
             left_out += [(name, f"{chosen[case]} is the label of its case") for name in found if name != chosen[case]]
         else:
             masks[case] = tuple(found)
-            choice = "write the one to learn into the table, or merge masks of one class each by --merge-masks"
+            choice = (
+                "masks of one class each are merged by --merge-masks, labels of several raters by --raters majority"
+            )
             left_out.append((case, f"{len(found)} label files ({', '.join(found[:2])}, ...): {choice}"))
     return _with_all_channels(by_case, chosen, left_out, masks)
 
@@ -241,8 +243,9 @@ def how_to_list(folder: Path, found: FoundCases, scans: Sequence[str]) -> str:
         case, masks = next(iter(found.masks.items()))
         return (
             f"with several label files for a case ({len(masks)} for {case}, such as {masks[0]}). If each is the mask "
-            f"of one class, `voxelocity init {shlex.quote(str(folder))} --merge-masks` merges those of a case; "
-            f"otherwise {_by_table(folder, found.table)}"
+            f"of one class, `voxelocity init {shlex.quote(str(folder))} --merge-masks` merges those of a case; if they "
+            "are by several raters, --raters majority takes what most say, and --raters NAME one of them; otherwise "
+            f"{_by_table(folder, found.table)}"
         )
     table: Sequence[Sequence[str]] = [("image", "label"), *((name, _MISSING_LABEL) for name in scans)]
     if any(is_label(name) for name in scans):
@@ -250,7 +253,9 @@ def how_to_list(folder: Path, found: FoundCases, scans: Sequence[str]) -> str:
         why = "but no label shares its name, or a folder of its own, with an image"
     else:
         why = "and no name of a file or folder says which are labels (label, seg, mask, gt, ...)"
-    return f"{why}: {_by_table(folder, table)}"
+    patterns = "--image 'images/{case}.nii.gz' --label 'labels/{case}.nii.gz'"
+    init = f"`voxelocity init {shlex.quote(str(folder))} {patterns}`"
+    return f"{why}: {init}, with your names in these patterns, or {_by_table(folder, table)}"
 
 
 def _by_init(folder: Path) -> str:

@@ -120,8 +120,9 @@ def _check_files(refs: tuple[VolumeRef, ...], listing: Path) -> None:
             folder, name = os.path.split(path)
             if folder not in files_by_folder:
                 files_by_folder[folder] = _files_in(folder)
-            if name not in files_by_folder[folder] and not _may_be_series(path):
-                missing.append(str(path))
+            if name in files_by_folder[folder] or _may_be_series(path) or (path == ref.label and _has_scans(path)):
+                continue
+            missing.append(str(path))
     if missing and os.path.isdir(missing[0]):
         raise DatasetError(
             f"source: {listing}: {missing[0]} is a folder, not a file; {conversion_of(Path(missing[0]))}"
@@ -150,6 +151,11 @@ def _files_in(folder: str) -> frozenset[str]:
 def _may_be_series(path: Path) -> bool:
     """Whether it is a folder of files that are not named as scans are, as a DICOM series is."""
     return any(not name.lower().endswith(SCAN_ENDINGS) for name in _files_in(os.fspath(path)))
+
+
+def _has_scans(path: Path) -> bool:
+    """Whether it is a folder of scans, as masks of one class each are."""
+    return any(name.lower().endswith(SCAN_ENDINGS) for name in _files_in(os.fspath(path)))
 
 
 def is_label(name: str) -> bool:

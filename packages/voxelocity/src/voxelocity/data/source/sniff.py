@@ -74,7 +74,7 @@ def _warn_of_links(cases: Cases) -> None:
     inside = os.path.join(root, "")
     files = (file for ref in cases.refs for file in (*ref.images, ref.label) if file is not None)
     below = [file for file in dict.fromkeys(files) if os.path.normpath(file).startswith(inside)]
-    links = functools.cache(_links_in)
+    links, labels = functools.cache(_links_in), {ref.label for ref in cases.refs}
     has_linked_folder = {folder: leads_out(folder, root) for folder in dict.fromkeys(file.parent for file in below)}
     found = [file for file in below if has_linked_folder[file.parent] or file.name in links(file.parent)]
     found += [
@@ -82,7 +82,7 @@ def _warn_of_links(cases: Cases) -> None:
         for folder in dict.fromkeys(map(_folder_read_with, below))
         if folder is not None
         for name in sorted(links(folder))
-        if not name.lower().endswith(SCAN_ENDINGS)
+        if folder in labels or not name.lower().endswith(SCAN_ENDINGS)
     ]
     away = [file for file in found if leads_out(file, root) and _ANNEX not in os.path.realpath(file)]
     if away:
@@ -177,8 +177,13 @@ def _find_listing_in_folder(folder: Path) -> Path:
         raise DatasetError(
             f"source: {folder} holds {len(tables)} tables ({shown}) and no {DESCRIPTION_NAME}; give the path of one"
         )
+    lists = [name for name in _names_in(folder) if _lists_cases(folder / name)]
+    if len(lists) == 1:
+        return folder / lists[0]
+    if lists:
+        shown = ", ".join(lists[:4]) + (", ..." if len(lists) > 4 else "")
+        raise DatasetError(f"source: {folder} holds {len(lists)} lists of cases ({shown}); give the path of one")
     inner = next((name for name in _names_in(folder) if os.path.isfile(folder / name / DESCRIPTION_NAME)), None)
-    inner = inner or next((name for name in _names_in(folder) if _lists_cases(folder / name)), None)
     cure = f"did you mean {folder / inner}?" if inner else what_it_holds(folder)
     raise DatasetError(f"source: {folder} holds neither a {DESCRIPTION_NAME} nor a .csv or .tsv table of cases; {cure}")
 

@@ -70,6 +70,9 @@ def assign_folds(
     are_declared = any(ref.patient is not None for ref in refs)
     if not are_declared:
         patients = patients_of([ref.case_id for ref in refs])
+        if len({patients[ref.case_id] for ref in refs if ref.label is not None}) < 2:
+            # Scans without labels have names of their own, as in a folder of test scans.
+            patients |= patients_of([ref.case_id for ref in refs if ref.label is not None])
         refs = [replace(ref, patient=patients[ref.case_id]) for ref in refs]
     labeled = [ref for ref in refs if ref.label is not None]
     declared = [ref.fold for ref in labeled if ref.fold is not None]
@@ -77,7 +80,8 @@ def assign_folds(
         return tuple(refs), max(declared) + 1
     case_ids = [ref.case_id for ref in labeled]
     if splits_file is not None and splits_file.exists():
-        folds, num_folds = read_splits(splits_file, case_ids)
+        folds, num_folds, unused = read_splits(splits_file, case_ids)
+        refs = [ref for ref in refs if ref.case_id not in unused]
     else:
         by_case = {ref.case_id: ref.patient or ref.case_id for ref in labeled}
         num_folds = max(1, min(num_folds, len(set(by_case.values()))))
@@ -113,11 +117,12 @@ def default_folds(patients: Mapping[str, str], num_folds: int, *, in_blocks: boo
     return {case_id: fold_of[patient] for case_id, patient in patients.items()}
 
 
-def read_splits(path: Path, case_ids: Sequence[str]) -> tuple[dict[str, int], int]:
-    """Fold by case id from nnU-Net's list of {"train": [...], "val": [...]}, and the number of folds.
+def read_splits(path: Path, case_ids: Sequence[str]) -> tuple[dict[str, int], int, set[str]]:
+    """Fold by case id from nnU-Net's list of {"train": [...], "val": [...]}, the number of folds, and the test cases.
 
-    A case that is validated in fold k has fold k; one that is never validated has none. Every fold must place every
-    case, because training would otherwise silently include the cases that a fold leaves out.
+    A case that is validated in fold k has fold k; one that is never validated has none. Cases that no fold places are a
+    fixed test set, and said so. Every fold must place every other case, because training would otherwise silently
+    include the cases that a fold leaves out.
 
     Raises:
         DatasetError: the file is malformed, names an unknown case, names one twice in a fold, validates one in two
@@ -129,10 +134,13 @@ def read_splits(path: Path, case_ids: Sequence[str]) -> tuple[dict[str, int], in
         raise source_error(
             path, f'the top level is {found}; write a list of {{"train": [...], "val": [...]}}, one per fold'
         )
-    known = set(case_ids)
+    sides = [_sides(path, fold, split) for fold, split in enumerate(splits)]
+    placed = {case_id for training, validation in sides for case_id in (*training, *validation)}
+    known, unused = set(case_ids) & placed, set(case_ids) - placed
+    if not known:
+        known, unused = set(case_ids), set()
     folds: dict[str, int] = {}
-    for fold, split in enumerate(splits):
-        training, validation = _sides(path, fold, split)
+    for fold, (training, validation) in enumerate(sides):
         _check_fold(path, fold, training, validation, known)
         for case_id in validation:
             if case_id in folds:
@@ -141,7 +149,13 @@ def read_splits(path: Path, case_ids: Sequence[str]) -> tuple[dict[str, int], in
                     f"case {case_id!r} is validated in fold {folds[case_id]} and again in fold {fold}; keep it in one",
                 )
             folds[case_id] = fold
-    return folds, len(splits)
+    if unused:
+        warnings.warn(
+            f"source: {path} places {len(unused)} of {len(case_ids)} cases in no fold, such as {min(unused)!r}; they "
+            "are a fixed test set, neither trained on nor judged by",
+            stacklevel=3,
+        )
+    return folds, len(splits), unused
 
 
 def patients_of(case_ids: Sequence[str]) -> dict[str, str]:

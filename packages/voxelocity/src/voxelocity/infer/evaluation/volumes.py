@@ -1,4 +1,4 @@
-"""Prediction and truth of one case, as class indices on one grid: files of values, or of structures with names."""
+"""Prediction and truth of one case, as class indices on one grid: labels with values, or with names."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from voxelocity.core.scan_formats import DICOM
 from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Grid
-from voxelocity.data.decode import (
-    format_of,
-    label_values_in,
-    read_header,
-    read_structures,
-    read_structures_header,
-)
+from voxelocity.data.decode import label_values_in, read_header
 from voxelocity.data.decode.grids import turned_onto
 from voxelocity.data.decode.labels import class_indices, read_labels
+from voxelocity.data.decode.mask_folder import grid_of_masks
+from voxelocity.data.decode.named_labels import label_names_in, read_named
 from voxelocity.data.decode.notes import Note
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.quantities import listed
@@ -62,7 +57,7 @@ def read_pair(
     # The kind of a DICOM file shows only in its content, which a server may still have.
     truth_path = stage(truth_path)
     files = (path, truth_path)
-    named = {file: names for file in files if (names := _names_in(file)) is not None}
+    named = {file: names for file in files if (names := label_names_in(file)) is not None}
     labels = labels or _find_labels(files, named, note)
     values = sorted(labels)
     of_truth = values if ignore_value is None else [*values, ignore_value]
@@ -80,20 +75,10 @@ def read_pair(
     wanted = {labels[value]: value for value in values[1:]}
     for file, names in named.items():
         _check_names(file, names, tuple(wanted))
-        structures = read_structures(file, grid, wanted)
+        structures = read_named(file, (scan or path, grid), wanted, note=note)
         found[file] = class_indices(structures, values, where=f"evaluate: {file}"), grid
     prediction, truth = found[path], found[truth_path]
     return CasePair(prediction[0], truth[0], truth[1], tuple(labels[value] for value in values))
-
-
-def _names_in(path: Path) -> tuple[str, ...] | None:
-    """The names of the structures of a DICOM file; None if it is of another format."""
-    if format_of(path) is not DICOM or not path.is_file():
-        return None
-    header = read_structures_header(path)
-    if header is None:
-        raise ScanError(f"evaluate: {path} is a DICOM file, but neither SEG nor RTSTRUCT; name files of segmentations")
-    return header.names
 
 
 def _read_values(path: Path, values: Sequence[int], note: Note) -> tuple[Array, Grid]:
@@ -135,6 +120,8 @@ def _check_names(path: Path, names: Sequence[str], wanted: Sequence[str]) -> Non
 
 
 def _grid_of(scan: Path | None, path: Path, truth_path: Path) -> Grid:
+    if folder := next((file for file in (truth_path, path) if file.is_dir()), None):
+        return grid_of_masks(folder)
     if scan is None:
         raise ScanError(
             f"evaluate: {path} and {truth_path} hold structures without the grid of their scan; as the truth, name a "

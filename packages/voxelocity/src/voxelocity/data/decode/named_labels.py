@@ -1,0 +1,50 @@
+"""Labels that have names in place of values: structures of a DICOM file, and folders of masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from voxelocity.core.scan_formats import DICOM
+from voxelocity.core.volume import Array, Grid
+from voxelocity.data.decode.dicom.structures import read_structures, read_structures_header
+from voxelocity.data.decode.formats import format_of
+from voxelocity.data.decode.mask_folder import masks_in, read_masks
+from voxelocity.data.decode.notes import Note
+from voxelocity_observe.core.errors import ScanError
+
+
+def label_names_in(path: Path) -> tuple[str, ...] | None:
+    """The names of the classes of a label; None if it has values.
+
+    Raises:
+        ScanError: it is a DICOM file, but neither SEG nor RTSTRUCT.
+    """
+    if path.is_dir():
+        return tuple(masks_in(path)) or None
+    if format_of(path) is not DICOM or not path.is_file():
+        return None
+    header = read_structures_header(path)
+    if header is None:
+        raise ScanError(f"decode: {path} is a DICOM file, but neither SEG nor RTSTRUCT; name files of segmentations")
+    return header.names
+
+
+def read_named(
+    path: Path, place: tuple[Path, Grid], values: Mapping[str, int], *, series_uid: str = "", note: Note
+) -> Array:
+    """The values (x, y, z) uint16 of a label that has names; see `read_structures` and `read_masks`.
+
+    Args:
+        path: of the label.
+        place: the scan and its grid.
+        values: of the classes, by name.
+        series_uid: of the scan, if it is a DICOM series.
+        note: called with what was changed.
+
+    Raises:
+        ScanError: the label has none of the classes, is damaged, or lies elsewhere.
+    """
+    if path.is_dir():
+        return read_masks(path, place, values, note=note)
+    return read_structures(path, place[1], values, series_uid=series_uid, note=note)

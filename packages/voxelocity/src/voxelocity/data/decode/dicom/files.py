@@ -1,4 +1,4 @@
-"""One DICOM file as a plain record, and its pixels. Only this module imports pydicom; `series` makes the volume."""
+"""One DICOM file as a plain record, and its pixels, through pydicom; `series` makes the volume."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ class Slice:
         image_type: words such as "ORIGINAL" or "MOSAIC".
         syntax: UID of the transfer syntax.
         cannot_decode: which compression needs a plugin that is not installed; empty if the pixels can be read.
+        frame: which one of an enhanced multi-frame file this is; None of any other file.
     """
 
     path: Path
@@ -86,6 +87,7 @@ class Slice:
     image_type: tuple[str, ...]
     syntax: str
     cannot_decode: str
+    frame: int | None = None
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
@@ -240,12 +242,14 @@ def _pixels(slice_: Slice) -> Array:
             f"{len(content):,} found; copy or export it again"
         )
     pixels = np.frombuffer(content, dtype=dtype, count=slice_.shape[0] * slice_.shape[1]).reshape(slice_.shape)
+    return whole_bits(pixels, slice_)
+
+
+def whole_bits(pixels: Array, slice_: Slice) -> Array:
+    """The values without the bits above those stored, which may hold an overlay, or no sign."""
     allocated, stored_bits = slice_.bits
-    if stored_bits < allocated:
-        # The bits above those stored may hold an overlay, or no sign.
-        unused = allocated - stored_bits
-        pixels = (pixels << unused) >> unused
-    return pixels
+    unused = allocated - stored_bits
+    return (pixels << unused) >> unused if unused else pixels
 
 
 def read_dataset(path: Path, *, tags: tuple[str, ...] = (), with_pixels: bool = True) -> Any:

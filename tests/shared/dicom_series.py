@@ -72,6 +72,66 @@ def write_series(
     return files
 
 
+def write_enhanced(
+    path: Path,
+    voxels_zyx: npt.NDArray[Any],
+    *,
+    order: Sequence[int] | None = None,
+    places: Sequence[float] | None = None,
+    scalings: Sequence[tuple[float, float]] | None = None,
+    edit: Callable[[Any], None] = lambda dataset: None,
+) -> Path:
+    """Writes all planes as the frames of one enhanced MR file, with the places that `write_series` gives them.
+
+    Args:
+        voxels_zyx: stored values, int16.
+        order: in which planes are stored; as they lie if it is not given.
+        places: of each plane along the normal in steps, as in `write_series`.
+        scalings: slope and intercept of each plane; those of `write_series` if they are not given.
+        edit: changes the data set before it is written.
+    """
+    from pydicom.dataset import Dataset, FileMetaDataset
+    from pydicom.sequence import Sequence as Items
+    from pydicom.uid import EnhancedMRImageStorage, ExplicitVRLittleEndian, generate_uid
+
+    def item(**values: Any) -> Items:
+        found = Dataset()
+        for keyword, value in values.items():
+            setattr(found, keyword, value)
+        return Items([found])
+
+    dataset = Dataset()
+    dataset.file_meta = FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID = EnhancedMRImageStorage
+    dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID = generate_uid(entropy_srcs=[path.name])
+    dataset.SeriesInstanceUID = generate_uid(entropy_srcs=["enhanced", path.name])
+    dataset.StudyInstanceUID = dataset.FrameOfReferenceUID = "1.2.3.4"
+    dataset.PatientID, dataset.PatientName, dataset.Modality = "MRN", "Doe^Jane", "MR"
+    dataset.SeriesDescription, dataset.SeriesNumber = "enhanced", 4
+    dataset.Rows, dataset.Columns = voxels_zyx.shape[1:]
+    dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = 16, 12, 11, 1
+    order = list(range(len(voxels_zyx)) if order is None else order)
+    dataset.NumberOfFrames = len(order)
+    shared, frames = Dataset(), []
+    shared.PlaneOrientationSequence = item(ImageOrientationPatient=[1, 0, 0, 0, 1, 0])
+    shared.PixelMeasuresSequence = item(PixelSpacing=list(SPACING_MM), SliceThickness=STEP_MM)
+    for plane in order:
+        frame, place = Dataset(), float(plane if places is None else places[plane])
+        position = np.add(ORIGIN_LPS, [0.0, 0.0, place * STEP_MM])
+        frame.PlanePositionSequence = item(ImagePositionPatient=[float(value) for value in position])
+        slope, inter = (1.0, 0.0) if scalings is None else scalings[plane]
+        frame.PixelValueTransformationSequence = item(RescaleSlope=slope, RescaleIntercept=inter, RescaleType="US")
+        frames.append(frame)
+    dataset.SharedFunctionalGroupsSequence, dataset.PerFrameFunctionalGroupsSequence = Items([shared]), Items(frames)
+    dataset.PixelData = voxels_zyx[order].astype("<i2").tobytes()
+    edit(dataset)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dataset.save_as(path, enforce_file_format=True)
+    return path
+
+
 def fix_identity(path: Path) -> None:
     """Gives a DICOM object that was made now fixed UIDs and times, so that its bytes are the same every time."""
     import pydicom

@@ -16,6 +16,7 @@ import pytest
 from voxelocity.core import build_loops, native
 from voxelocity.core.native import NativeLoop, flatten, interpolate, rows_of, writable_rows
 from voxelocity.data.augment import native_loops, params
+from voxelocity.data.decode.dicom import lossless_jpeg
 from voxelocity.data.prepare import native_resample, native_restore
 from voxelocity.data.prepare.interpolate import neighbors
 from voxelocity.monai.deterministic import native_loops as whole_loops
@@ -27,7 +28,7 @@ from voxelocity.step import native_loss, native_norm
 
 _MODULES = (
     *(native, native_loops, native_resample, native_restore, whole_loops, intensity_loops, spatial_loops),
-    *(native_norm, native_loss, nnunet_labels),
+    *(native_norm, native_loss, lossless_jpeg, nnunet_labels),
 )
 LOOPS = {loop.name: loop for module in _MODULES for loop in vars(module).values() if isinstance(loop, NativeLoop)}
 _C_TYPES = {"int": "int64_t", "seed": "uint64_t", "float": "float", "double": "double"}

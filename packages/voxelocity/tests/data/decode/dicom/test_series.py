@@ -184,15 +184,13 @@ def test_slices_of_another_size_are_refused(tmp_path):
 def test_a_compression_that_cannot_be_undone_is_named_before_any_pixel_is_read(tmp_path):
     def edit(index, dataset):
         from pydicom.encaps import encapsulate
-        from pydicom.uid import JPEGLosslessSV1
+        from pydicom.uid import JPEG2000MCLossless
 
-        dataset.file_meta.TransferSyntaxUID = JPEGLosslessSV1
+        dataset.file_meta.TransferSyntaxUID = JPEG2000MCLossless
         dataset.PixelData = encapsulate([b"\xff\xd8\xff\xd9"])
 
     write_series(tmp_path, VOXELS, edit=edit)
-    with pytest.raises(
-        ScanError, match=r"CT_001\.dcm: .* compressed \(JPEG Lossless.*pylibjpeg-libjpeg.*gdcmconv --raw"
-    ):
+    with pytest.raises(ScanError, match=r"CT_001\.dcm: .* compressed \(JPEG 2000.*pylibjpeg-libjpeg.*gdcmconv --raw"):
         read_header(tmp_path)
 
 

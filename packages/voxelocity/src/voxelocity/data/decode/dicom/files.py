@@ -1,4 +1,4 @@
-"""One DICOM file as a plain record, and its pixels. Only this module imports pydicom; `series` makes the volume."""
+"""One DICOM file as a plain record, and its pixels, through pydicom; `series` makes the volume."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import numpy as np
 
 from voxelocity.core.volume import Array
 from voxelocity.data.decode.dicom.deflate import check_deflated
+from voxelocity.data.decode.dicom.lossless_jpeg import SYNTAXES as LOSSLESS_JPEG
+from voxelocity.data.decode.dicom.lossless_jpeg import decode_lossless_jpeg
 from voxelocity.data.decode.gunzip import unreadable
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import excerpt, shortened
@@ -62,6 +64,7 @@ class Slice:
         image_type: words such as "ORIGINAL" or "MOSAIC".
         syntax: UID of the transfer syntax.
         cannot_decode: which compression needs a plugin that is not installed; empty if the pixels can be read.
+        frame: which one of an enhanced multi-frame file this is; None of any other file.
     """
 
     path: Path
@@ -86,6 +89,7 @@ class Slice:
     image_type: tuple[str, ...]
     syntax: str
     cannot_decode: str
+    frame: int | None = None
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
@@ -215,6 +219,12 @@ def _pixels(slice_: Slice) -> Array:
     dataset = read_dataset(slice_.path, tags=("PixelData",) if not UID(slice_.syntax).is_compressed else ())
     if "PixelData" not in dataset:
         raise ScanError(f"decode: {slice_.path}: the file holds no pixels (PixelData); copy or export it again")
+    if slice_.syntax in LOSSLESS_JPEG:
+        from pydicom.encaps import get_frame
+
+        stream = get_frame(dataset.PixelData, 0, number_of_frames=1)
+        decoded = decode_lossless_jpeg(stream, slice_.shape, where=f"decode: {slice_.path}:")
+        return whole_bits(decoded.astype(slice_.stored_dtype), slice_)
     if UID(slice_.syntax).is_compressed:
         try:
             stored = dataset.pixel_array
@@ -240,12 +250,14 @@ def _pixels(slice_: Slice) -> Array:
             f"{len(content):,} found; copy or export it again"
         )
     pixels = np.frombuffer(content, dtype=dtype, count=slice_.shape[0] * slice_.shape[1]).reshape(slice_.shape)
+    return whole_bits(pixels, slice_)
+
+
+def whole_bits(pixels: Array, slice_: Slice) -> Array:
+    """The values without the bits above those stored, which may hold an overlay, or no sign."""
     allocated, stored_bits = slice_.bits
-    if stored_bits < allocated:
-        # The bits above those stored may hold an overlay, or no sign.
-        unused = allocated - stored_bits
-        pixels = (pixels << unused) >> unused
-    return pixels
+    unused = allocated - stored_bits
+    return (pixels << unused) >> unused if unused else pixels
 
 
 def read_dataset(path: Path, *, tags: tuple[str, ...] = (), with_pixels: bool = True) -> Any:
@@ -326,7 +338,7 @@ def _missing_plugin(syntax: str) -> str:
 
     if not UID(syntax).is_transfer_syntax:
         return f"transfer syntax {shortened(syntax)}"
-    if not UID(syntax).is_compressed:
+    if not UID(syntax).is_compressed or syntax in LOSSLESS_JPEG:
         return ""
     try:
         is_available = bool(get_decoder(UID(syntax)).is_available)
@@ -345,52 +357,3 @@ def numbers_of(path: Path, dataset: Any, keyword: str, count: int | None = None)
     if values is None:
         raise ScanError(f"decode: {path}: {keyword} is missing; export the file again")
     return values
-
-
-def frames_of(path: Path, dataset: Any) -> Iterator[Array]:
-    """The frames (rows, columns) of a segmentation, one after the other; nonzero where a segment is.
-
-    Raises:
-        ScanError: the pixels are missing or damaged, or their number is not that of the frames that are described.
-    """
-    from pydicom.uid import UID
-
-    shape = (int(dataset.Rows), int(dataset.Columns))
-    num_described = len(dataset.PerFrameFunctionalGroupsSequence)
-    num_frames = int(dataset.get("NumberOfFrames") or (1 if num_described == 1 else 0))
-    if num_frames != num_described or num_frames < 1:
-        raise ScanError(
-            f"decode: {path}: the file says that it has {excerpt(dataset.get('NumberOfFrames', 'no'))} frames "
-            f"(NumberOfFrames), and describes {num_described}; it is incomplete or damaged: export it again"
-        )
-    is_compressed, num_bits = UID(dataset.file_meta.TransferSyntaxUID).is_compressed, int(dataset.BitsAllocated)
-    num_bytes, num_expected = len(dataset.PixelData), -(-num_frames * shape[0] * shape[1] * num_bits // 8)
-    # A byte may follow, as lengths are even.
-    if not is_compressed and not num_expected <= num_bytes <= num_expected + 1:
-        raise ScanError(
-            f"decode: {path}: {num_frames} frames take {num_expected:,} bytes of pixels, and the file holds "
-            f"{num_bytes:,}; it is truncated or damaged: copy or export it again"
-        )
-    if num_bits == 1 and not is_compressed:
-        return _packed_frames(dataset.PixelData, num_frames, shape)
-    return _frames(path, dataset, (num_frames, *shape))
-
-
-def _frames(path: Path, dataset: Any, shape: tuple[int, int, int]) -> Iterator[Array]:
-    try:
-        frames = np.asarray(dataset.pixel_array).reshape(shape)
-    except damage_errors() as error:
-        raise ScanError(f"decode: {path}: the frames cannot be read ({excerpt(error)}); export it again") from None
-    # Of probabilities and occupancies, what is more likely inside than outside.
-    least = int(dataset.get("MaximumFractionalValue", 255)) / 2
-    is_fractional = str(dataset.get("SegmentationType", "")) == "FRACTIONAL"
-    yield from (frame >= least if is_fractional else frame for frame in frames)
-
-
-def _packed_frames(pixels: bytes, num_frames: int, shape: tuple[int, int]) -> Iterator[Array]:
-    """Frames that follow each other bit by bit; one at a time takes an eighth of the memory of all."""
-    packed = np.frombuffer(pixels, dtype=np.uint8)
-    num_bits = shape[0] * shape[1]
-    for start in range(0, num_frames * num_bits, num_bits):
-        bits = np.unpackbits(packed[start // 8 : -(-(start + num_bits) // 8)], bitorder="little")
-        yield bits[start % 8 : start % 8 + num_bits].reshape(shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 from voxelocity.core.scan_formats import DICOM
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.dicom.files import Slice, files_in, is_dicom, read_pixels, read_slice
+from voxelocity.data.decode.dicom.frames import frames_as_slices, read_all_frames
 from voxelocity.data.decode.gunzip import check_memory
 from voxelocity.data.decode.header import Placement, ScanHeader, check_affine, check_shape, ras_affine
 from voxelocity.data.decode.notes import warn_once
@@ -82,8 +83,16 @@ def read_series_voxels(header: SeriesHeader) -> Array:
     check_memory(header.path, header.data_bytes)
     x, y, z = header.grid.shape
     voxels_zyx = np.empty((z, y, x), dtype=header.dtype)
+    num_frames = Counter(slice_.path for slice_ in header.slices)
+    frames: tuple[Path, Array] | None = None
     for plane, slice_ in zip(voxels_zyx, header.slices, strict=True):
-        pixels = read_pixels(slice_)
+        if slice_.frame is None:
+            pixels = read_pixels(slice_)
+        else:
+            # Frames of a file follow each other in the volume, so that it is read once.
+            if frames is None or frames[0] != slice_.path:
+                frames = slice_.path, read_all_frames(slice_, num_frames[slice_.path])
+            pixels = frames[1][slice_.frame]
         if (slice_.slope, slice_.inter) == (1.0, 0.0):
             plane[...] = pixels
         else:
@@ -116,7 +125,8 @@ def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
         if is_dicom(file):
             slice_ = read_slice(file)
             if slice_ is not None:
-                found[slice_.series_uid].append(slice_)
+                has_frames = slice_.num_frames > 1 or slice_.position_mm is None
+                found[slice_.series_uid] += frames_as_slices(slice_) if has_frames else [slice_]
         elif file.name.lower().endswith(DICOM.endings):
             raise ScanError(
                 f"decode: {file}: the file has a DICOM name but no DICOM content ({file.stat().st_size:,} bytes); "
@@ -314,8 +324,9 @@ def _check_steps(path: Path, ordered: Sequence[Slice], places_mm: Array) -> None
         cause = (
             "they are copies: remove one of each"
             if slice_.uid and slice_.uid == other.uid
-            else "the series holds several images of one position, such as time points, echoes, or copies: move each "
-            "volume into a folder of its own; `dcm2niix` does so by writing each as .nii.gz"
+            else "the series holds several images of one position, such as time points, echoes, or copies: "
+            f"{'' if slice_.frame is not None else 'move each volume into a folder of its own; '}"
+            "`dcm2niix` writes each as .nii.gz"
         )
         raise ScanError(
             f"decode: {path}: {num_twice} of {len(ordered)} slices share the position of another, first "

@@ -11,7 +11,8 @@ import numpy as np
 
 from voxelocity.core.axis_order import AxisOrder, nearest_ras
 from voxelocity.core.volume import Array, Grid
-from voxelocity.data.decode.dicom.files import frames_of, named_damage, numbers_of, read_dataset
+from voxelocity.data.decode.dicom.files import named_damage, numbers_of, read_dataset
+from voxelocity.data.decode.dicom.frames import frames_of
 from voxelocity.data.decode.notes import Note
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import excerpt, shortened

@@ -47,6 +47,8 @@ def what_segmentation_lacks(like: SeriesHeader) -> str:
     Raises:
         ScanError: a file of the series cannot be read.
     """
+    if any(slice_.frame is not None for slice_ in like.slices):
+        return "its slices are frames of one file"
     sources = [_repeatable(read_dataset(slice_.path, with_pixels=False)) for slice_ in like.slices]
     missing = [name for name in _NEEDED if not all(source.get(name) for source in sources)]
     if missing:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tables_of.results import columns, load, markdown_table, source_line
-from voxelocity_observe.core.quantities import factor_text, figure_text
+from voxelocity_observe.core.quantities import bytes_text, factor_text, figure_text
 
 # Of the settings off and on: noise on most machines, and what epochs say better.
 _LEFT_OUT = ("More time for", "Steps to")
+_BYTES = {"bytes": 1, "MiB": 2**20}
 
 
 def in_short(record: dict[str, Any]) -> list[str]:
@@ -51,19 +52,18 @@ def switch_lines() -> list[str]:
 
 def _switch_tables(record: dict[str, Any]) -> list[str]:
     shown = [found for found in record["comparisons"] if not found["title"].startswith(_LEFT_OUT)]
-    on, off = (side["name"] for side in shown[0]["sides"])
-    # The first has the title of all.
-    names = [f"training, {shown[0]['unit']}", *(_with_unit(found["title"], found["unit"]) for found in shown[1:])]
+    title, (on, off) = shown[0]["title"], (side["name"] for side in shown[0]["sides"])
+    shown[0] = {**shown[0], "title": "training"}
     table = columns(
-        zip(names, (found["sides"] for found in shown), strict=True),
-        ("", lambda row: row[0]),
-        (off, lambda row: figure_text(row[1][1]["median"])),
-        (on, lambda row: figure_text(row[1][0]["median"])),
-        ("better by", lambda row: factor_text(row[1][1]["ours_better_by"]["median"])),
-        ("least to most", lambda row: _span_text(row[1][1]["ours_better_by"])),
+        shown,
+        ("", lambda found: _with_unit(found["title"], found["unit"])),
+        (off, lambda found: _in_unit(found["sides"][1]["median"], found["unit"])),
+        (on, lambda found: _in_unit(found["sides"][0]["median"], found["unit"])),
+        ("better by", lambda found: factor_text(found["sides"][1]["ours_better_by"]["median"])),
+        ("least to most", lambda found: _span_text(found["sides"][1]["ours_better_by"])),
     )
     source = f"n = {shown[0]['sides'][0]['n']} pairs of trainings{load_words(record)}. {source_line(record)}"
-    return [f"**{shown[0]['title']}**", "", *table, "", source, ""]
+    return [f"**{title}**", "", *table, "", source, ""]
 
 
 def _span_text(ratios: dict[str, float]) -> str:
@@ -71,7 +71,12 @@ def _span_text(ratios: dict[str, float]) -> str:
 
 
 def _with_unit(title: str, unit: str) -> str:
-    return title if unit in ("epochs", "mean Dice") else f"{title}, {unit}"
+    """The title, with the unit where neither it nor the figures say it."""
+    return title if unit in ("epochs", "mean Dice", *_BYTES) else f"{title}, {unit}"
+
+
+def _in_unit(figure: float, unit: str) -> str:
+    return bytes_text(figure * _BYTES[unit]) if unit in _BYTES else figure_text(figure)
 
 
 def load_words(record: dict[str, Any]) -> str:

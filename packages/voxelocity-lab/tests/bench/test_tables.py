@@ -183,7 +183,7 @@ def test_the_settings_are_shown_off_and_on_with_the_ratios_of_pairs(tables, tmp_
     rows = [line for line in lines if line.startswith("| ")][1:]
     assert rows == [
         "| training, images/s | 5 | 20 | 4.0× | 3.5× to 4.5× |",
-        "| Peak main memory, MiB | 800 | 1,600 | 0.50× | 0.00× to 1.0× |",
+        "| Peak main memory | 800 MiB | 1.56 GiB | 0.50× | 0.00× to 1.0× |",
         "| Epochs to Dice 0.7 | 30 | 10 | 3.0× | 2.5× to 3.5× |",
     ]
     assert lines[-1].startswith("n = 3 pairs of trainings, load average 2.5. `voxelocity bench caching`, 2026-01-02")

@@ -130,7 +130,8 @@ _SWITCHES = (
     ),
     Switch(
         "novograd", "NovoGrad against AdamW, each with its learning rate", ("AdamW", "NovoGrad"),
-        {"optimizer.name": ("adamw", "novograd"), "optimizer.learning_rate": (4e-3, 4e-2), **_WATCHED_OFTEN},
+        # Of 4e-3, 8e-3 and 1.6e-2, AdamW learned most by the last on these cases (n = 1): at 4e-3 it would look slow.
+        {"optimizer.name": ("adamw", "novograd"), "optimizer.learning_rate": (1.6e-2, 4e-2), **_WATCHED_OFTEN},
         scenario=_SHORT,
         about=_ABOUT_SHORT,
         published=f"MONAI's guide gives 30 epochs to a target in place of 50 by Novograd. {_ELSEWHERE}",

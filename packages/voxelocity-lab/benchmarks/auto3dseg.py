@@ -12,6 +12,7 @@ python benchmarks/auto3dseg.py --quick --out DIR   # small networks and few tria
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
 import yaml
 
 from auto3dseg_on_cpu import seeming_gpu, shrink
@@ -53,8 +55,8 @@ def templates() -> Path:
     return peers / "auto3dseg" / "algorithm_templates"
 
 
-def make_work(name: str, root: Path) -> Path:
-    """A work folder of one algorithm on real scans, as MONAI makes it."""
+def make_work(name: str, root: Path, *, is_small: bool = QUICK) -> Path:
+    """A work folder of one algorithm on real scans, as MONAI makes it; with `is_small` of small networks."""
     from monai.apps.auto3dseg import BundleGen, DataAnalyzer
 
     data = real_data() / "hippocampus"
@@ -66,11 +68,11 @@ def make_work(name: str, root: Path) -> Path:
     stats = str(root / "datastats.yaml")
     DataAnalyzer(source["datalist"], str(data), output_path=stats, device="cpu", worker=0).get_all_case_stats()
     work = root / "work"
-    with seeming_gpu(LIMIT_BYTES):
+    with contextlib.nullcontext() if torch.cuda.is_available() else seeming_gpu(LIMIT_BYTES):
         made = BundleGen(str(work), [name], str(templates()), stats, str(root / "input.yaml"))
         made.generate(str(work), num_fold=1)
     _use_two_cores(work)
-    if QUICK:
+    if is_small:
         shrink(work)
     return work
 
@@ -145,8 +147,8 @@ def our_search(work: Path, name: str) -> dict[str, Any]:
     }
 
 
-def two_epochs(work: Path, name: str) -> dict[str, Any]:
-    """The template's own training of two epochs, each with a validation, with what the folder says."""
+def train_epochs(work: Path, name: str, epochs: int = EPOCHS, epochs_per_validation: int = 1) -> dict[str, Any]:
+    """The template's own training of so long, with what the folder says."""
     folder = work / f"{name}_0"
     copy = Path(shutil.copytree(folder, work / "trained"))
     try:
@@ -157,12 +159,13 @@ def two_epochs(work: Path, name: str) -> dict[str, Any]:
             crops = min(3, parameters["num_crops_per_image"]) if not parameters["auto_scale_allowed"] else min(
                 3, parameters["batch_size"]
             )  # fmt: skip
-            overrides |= {"num_epochs": EPOCHS * crops, "num_epochs_per_validation": 1,
+            overrides |= {"num_epochs": epochs * crops, "num_epochs_per_validation": epochs_per_validation * crops,
                           "num_warmup_epochs": 1, "early_stopping_fraction": 0, "ckpt_save": False}  # fmt: skip
         else:
             at = "training#" if name == "dints" else ""
-            keys = {"num_epochs": EPOCHS, "num_epochs_per_validation": 1, "adapt_valid_mode": False,
-                    "early_stop_mode": False, "valid_at_orig_resolution_at_last": False}  # fmt: skip
+            keys = {"num_epochs": epochs, "num_epochs_per_validation": epochs_per_validation,
+                    "adapt_valid_mode": False, "early_stop_mode": False,
+                    "valid_at_orig_resolution_at_last": False}  # fmt: skip
             overrides |= {f"{at}{key}": value for key, value in keys.items()}
             if name == "swinunetr":
                 overrides["use_pretrain"] = False
@@ -176,7 +179,7 @@ def two_epochs(work: Path, name: str) -> dict[str, Any]:
     finally:
         shutil.rmtree(copy)
     found: dict[str, Any] = {"kind": outcome.kind, "peak_bytes": outcome.peak_host_bytes, "reason": outcome.reason}
-    return {**found, **{key: values[0] for key, values in outcome.measurements.items()}}
+    return {**found, **{key: values[0] for key, values in outcome.measurements.items()}, **outcome.about}
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -185,13 +188,15 @@ def measure(name: str) -> dict[str, Any]:
         root = Path(folder)
         made = {"default": make_work(name, root)}
         for side in ("theirs", "ours"):
-            made[side] = _moved(made["default"], root / side)
+            made[side] = moved(made["default"], root / side)
         rows = {"default": {}, "theirs": their_search(made["theirs"], name), "ours": our_search(made["ours"], name)}
-        runs = alternate({side: partial(two_epochs, work, name) for side, work in made.items()}, ROUNDS)
+        runs = alternate({side: partial(train_epochs, work, name) for side, work in made.items()}, ROUNDS)
+        for run in (run for side in runs.values() for run in side):
+            run.pop("curves", None)
         return {"limit_bytes": LIMIT_BYTES, **{side: {**row, "runs": runs[side]} for side, row in rows.items()}}
 
 
-def _moved(work: Path, place: Path) -> Path:
+def moved(work: Path, place: Path) -> Path:
     """A copy of a work folder that knows where it is."""
     copy = Path(shutil.copytree(work, place / "work"))
     for file in [*copy.glob("*/algo_object.json"), *copy.glob("*/configs/*.yaml")]:
@@ -199,11 +204,16 @@ def _moved(work: Path, place: Path) -> Path:
     return copy
 
 
+def has_templates() -> None:
+    """Returns if MONAI's templates are there; else ends the program with where they are looked for."""
+    if not templates().is_dir():
+        sys.exit(f"Auto3DSeg's templates are not at {templates()}; name the folder above auto3dseg in VOXELOCITY_PEERS")
+
+
 def main() -> None:
     if QUICK:
         sys.argv.remove("--quick")
-    if not templates().is_dir():
-        sys.exit(f"Auto3DSeg's templates are not at {templates()}; name the folder above auto3dseg in VOXELOCITY_PEERS")
+    has_templates()
     facts: Mapping[str, Any] = {"trials_allowed": TRIALS, "cases": NUM_CASES, "epochs": EPOCHS}
     measure_each("auto3dseg", __doc__, {name: partial(measure, name) for name in ALGORITHMS}, facts)
 

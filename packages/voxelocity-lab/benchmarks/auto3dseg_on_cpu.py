@@ -1,10 +1,11 @@
-"""Runs a script of Auto3DSeg's templates on a CPU that stands in for a GPU with $AUTO3DSEG_MEMORY bytes.
+"""Runs a script of Auto3DSeg's templates; without a GPU on a CPU that stands in for one of $AUTO3DSEG_MEMORY bytes.
 
 python benchmarks/auto3dseg_on_cpu.py ANSWER SCRIPT ARGUMENTS
 
-CUDA's devices are the CPU; autocast and gradient scaling do nothing. The answer, as `run_trial` reads it, has the
-seconds that the script ran, the patches that its network trained on, in how many steps, and the most windows that it
-took at once. The process that starts it ends it if it takes too much memory.
+Then CUDA's devices are the CPU; autocast and gradient scaling do nothing. The answer, as `run_trial` reads it, has the
+seconds that the script ran, the patches that its network trained on, in how many steps, the most windows that it
+took at once, and loss and Dice with the seconds and the CPU seconds until then. The process that starts it ends it if
+it takes too much memory.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import json
 import os
 import runpy
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +28,11 @@ import yaml
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 _DEVICE = torch.device
+_CURVES = {"train/loss": "loss", "val/acc": "dice"}
+"""What the templates call loss and Dice in TensorBoard."""
+_NUM_POINTS = 40
+Point = tuple[float, float, float]
+"""Seconds, CPU seconds of this process, and a value."""
 
 
 class _AsDevice(type):
@@ -72,16 +79,46 @@ def shrink(work: Path) -> None:
         file.write_text(yaml.safe_dump(values, sort_keys=False))
 
 
+@contextlib.contextmanager
+def _standing_in(memory_bytes: int) -> Iterator[None]:
+    """Within the block, this process's CPU is what scripts take for a GPU."""
+    vars(torch)["device"] = _Device
+    autocast, scaler, amp = torch.amp.autocast, torch.amp.GradScaler, vars(torch.amp)
+    amp["autocast"] = lambda device_type="cpu", *args, **options: autocast("cpu", enabled=False)
+    amp["GradScaler"] = lambda device="cpu", *args, **options: scaler("cpu", enabled=False)
+    with seeming_gpu(memory_bytes):
+        yield
+
+
+def note_curves(begin_s: float) -> dict[str, list[Point]]:
+    """Loss and Dice by name, as they come: what is logged for TensorBoard from now on is noted there."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    curves: dict[str, list[Point]] = {name: [] for name in _CURVES.values()}
+    add_scalar = SummaryWriter.add_scalar
+
+    def note(writer: Any, tag: str, value: Any, *rest: Any, **options: Any) -> None:
+        if tag in _CURVES:
+            curves[_CURVES[tag]].append((time.perf_counter() - begin_s, time.process_time(), float(value)))
+        add_scalar(writer, tag, value, *rest, **options)
+
+    mock.patch.object(SummaryWriter, "add_scalar", note).start()
+    return curves
+
+
+def thinned(points: list[Point], most: int = _NUM_POINTS) -> list[Point]:
+    """At most this many points, each the mean of as many that follow each other, at the time of their last."""
+    size = -(-len(points) // most)
+    groups = [points[start : start + size] for start in range(0, len(points), max(size, 1))]
+    return [(*group[-1][:2], statistics.fmean(value for *_, value in group)) for group in groups]
+
+
 def main() -> None:
     answer, script = Path(sys.argv[1]), sys.argv[2]
     sys.argv = sys.argv[2:]
     # The templates log into the current folder.
     os.chdir(answer.parent)
     sys.path.insert(0, str(Path(script).parent))
-    vars(torch)["device"] = _Device
-    autocast, scaler, amp = torch.amp.autocast, torch.amp.GradScaler, vars(torch.amp)
-    amp["autocast"] = lambda device_type="cpu", *args, **options: autocast("cpu", enabled=False)
-    amp["GradScaler"] = lambda device="cpu", *args, **options: scaler("cpu", enabled=False)
     network: list[torch.nn.Module] = []
     patches, windows = list[int](), [0]
 
@@ -93,7 +130,8 @@ def main() -> None:
 
     register_module_forward_pre_hook(note)
     begin_s = time.perf_counter()
-    with seeming_gpu(int(os.environ["AUTO3DSEG_MEMORY"])):
+    curves = note_curves(begin_s)
+    with contextlib.nullcontext() if torch.cuda.is_available() else _standing_in(int(os.environ["AUTO3DSEG_MEMORY"])):
         runpy.run_path(script, run_name="__main__")
     found = {
         "seconds": time.perf_counter() - begin_s,
@@ -101,7 +139,8 @@ def main() -> None:
         "steps": len(patches),
         "windows": max(windows),
     }
-    answer.write_text(json.dumps({"measurements": found}))
+    about = {"curves": {name: thinned(points) for name, points in curves.items()}}
+    answer.write_text(json.dumps({"measurements": found, "about": about}))
 
 
 if __name__ == "__main__":

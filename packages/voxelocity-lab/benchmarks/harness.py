@@ -70,7 +70,7 @@ def write_record(record: Mapping[str, Any], name: str, *, out: Path = RESULTS) -
 
 def measure_each(
     name: str, doc: str | None, measurements: Mapping[str, Callable[[], Any]], facts: Mapping[str, Any] = {}
-) -> None:
+) -> Path:
     """The command line of a script whose measurements can be repeated one by one: NAME.json keeps the others.
 
     Args:
@@ -78,13 +78,16 @@ def measure_each(
         doc: the script's docstring.
         measurements: what each finds, in the order in which the record has them.
         facts: that the record also gives.
+
+    Returns:
+        The record's path.
     """
     parser = parser_of(doc, out=True)
     parser.add_argument("--only", nargs="+", choices=list(measurements), default=list(measurements))
     options = parser.parse_args()
     asked = "" if options.only == list(measurements) else f"--only {shlex.join(options.only)}"
     record = {**head(name, asked), **facts}
-    path = options.out / f"{name}.json"
+    path: Path = options.out / f"{name}.json"
     before: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"found": {}, "environment": {}}
     found: dict[str, Any] = before["found"]
     commits = {**dict.fromkeys(found, before["environment"].get("commit", "")), **before.get("commits", {})}
@@ -93,6 +96,7 @@ def measure_each(
         print(wanted, json.dumps(found[wanted]), flush=True)
         in_order = {measurement: found[measurement] for measurement in measurements if measurement in found}
         write_record({**record, "commits": commits, "found": in_order}, name, out=options.out)
+    return path
 
 
 def alternate(sides: Mapping[str, Callable[[], T]], rounds: int, *, warm_ups: int = 0) -> dict[str, list[T]]:

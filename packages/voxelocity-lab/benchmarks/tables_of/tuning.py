@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -16,6 +17,7 @@ from voxelocity_observe.core.quantities import (
     value_text,
 )
 
+_NUM_CURVE_ROWS = 8
 _JUDGMENTS = {"same": "the same", "different": "different", "undecided": "undecided"}
 
 
@@ -82,6 +84,62 @@ def auto3dseg_lines(record: dict[str, Any]) -> list[str]:
         for side, text in names.items()
     ]
     return [*markdown_table(heads, rows), "", source_line(record)]
+
+
+@of_records("auto3dseg_curves.json")
+def auto3dseg_curve_lines(record: dict[str, Any]) -> list[str]:
+    """For each template: whole trainings one patch after another and with what our search chose, and their curves."""
+    lines: list[str] = []
+    for name, found in record["found"].items():
+        before, after = (found[side]["runs"] for side in ("before", "after"))
+        chosen = _searched(found["search"])[1]
+        lines += [f"**{name}**, {record['networks']} networks; chosen: {chosen}", ""]
+        lines += markdown_table(_CURVE_HEADS, _figure_rows(before, after, found["target_dice"]))
+        lines += ["", *markdown_table(_TIME_HEADS, _curve_rows(before[0]["curves"], after[0]["curves"])), ""]
+        lines += [f"n = {len(after)} pairs; the second table shows the first. Load average before: "
+                  f"{record['load_average']:.1f}. {source_line(record)}", ""]  # fmt: skip
+    return lines[:-1]
+
+
+_CURVE_HEADS = ("", "one by one", "ours", "better by", "least to most")
+_TIME_HEADS = ("after", "loss, one by one", "loss, ours", "Dice, one by one", "Dice, ours")
+
+
+def _figure_rows(before: list[dict[str, Any]], after: list[dict[str, Any]], target: float) -> list[tuple[str, ...]]:
+    def to_target(run: dict[str, Any], place: int) -> float:
+        return next(float(point[place]) for point in run["curves"]["dice"] if point[2] >= target)
+
+    measures: dict[str, tuple[Callable[[dict[str, Any]], float], Callable[[float | None], str]]] = {
+        "whole training": (lambda run: run["seconds"], duration_text),
+        f"time to Dice {target:g}": (lambda run: to_target(run, 0), duration_text),
+        f"CPU time to Dice {target:g}": (lambda run: to_target(run, 1), duration_text),
+        "patches of the training": (lambda run: run["patches"], lambda count: f"{count:.0f}"),
+        "peak memory": (lambda run: run["peak_bytes"], bytes_text),
+        "best Dice": (lambda run: max(dice for *_, dice in run["curves"]["dice"]), dice_text),
+    }
+    rows = []
+    for name, (figure_of, text) in measures.items():
+        pairs = [(figure_of(first), figure_of(second)) for first, second in zip(before, after, strict=True)]
+        ratios = sorted(first / second for first, second in pairs)
+        has_ratio = name not in ("patches of the training", "best Dice")
+        span = (factor_text(median(ratios)), f"{factor_text(ratios[0])} to {factor_text(ratios[-1])}")
+        medians = (text(median(side)) for side in zip(*pairs, strict=True))
+        rows.append((name, *medians, *(span if has_ratio else ("", ""))))
+    return rows
+
+
+def _curve_rows(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Loss and Dice of both at each eighth of the longer training."""
+    end_s = max(curves["dice"][-1][0] for curves in (before, after))
+    times_s = [end_s * share / _NUM_CURVE_ROWS for share in range(1, _NUM_CURVE_ROWS + 1)]
+    columns = [curves[kind] for kind in ("loss", "dice") for curves in (before, after)]
+    return [(duration_text(at_s), *(_value_at(points, at_s) for points in columns)) for at_s in times_s]
+
+
+def _value_at(points: list[list[float]], at_s: float) -> str:
+    """The last value until then."""
+    known = [value for seconds, _, value in points if seconds <= at_s]
+    return f"{known[-1]:.3f}" if known else ""
 
 
 def _searched(side: dict[str, Any]) -> tuple[str, str]:

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,10 @@ def test_both_sides_set_the_same_keys_of_the_plan_to_other_values(name):
         check_value(Plan, key, value)
     assert switch.off != switch.on or switch.on_environ
     assert switch.labels[0] != switch.labels[1]
+    for key, value in SwitchSettings(**switch.scenario).keys().items():
+        check_key(Plan, key)
+        check_value(Plan, key, value)
+    assert bool(switch.about) == bool(switch.scenario), "what is not as in other trainings is explained"
 
 
 def test_mixed_precision_takes_the_format_that_the_device_multiplies():
@@ -77,7 +82,7 @@ def test_what_only_a_gpu_gives_a_meaning_to_is_refused_on_a_cpu(name):
 
 @pytest.fixture
 def amp(tmp_path, fake_train):
-    """The speed, and the runs without and with the setting."""
+    """Speed and CPU time, and the runs without and with the setting."""
     return train_both(AMP, TINY, tmp_path, train=fake_train)
 
 
@@ -111,7 +116,7 @@ def test_variables_of_the_setting_reach_its_side_alone(tmp_path, fake_train):
 
     def train(dataset, out, keys, environ):
         given.append(dict(environ))
-        fake_train(dataset, out, keys, environ)
+        return fake_train(dataset, out, keys, environ)
 
     train_both(allocator, replace(TINY, rounds=1), tmp_path, train=train)
     assert given == [{"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, {}]
@@ -124,11 +129,12 @@ def test_rounds_are_begun_by_the_sides_in_turn(tmp_path, fake_train):
 
 
 def test_the_speed_leaves_out_the_first_stretch_and_the_setting_comes_first(amp):
-    speed, *_ = amp
+    (speed, cpu), *_ = amp
     on, off = speed.figures
     assert (on.name, on.values) == ("bfloat16", (2.0,) * 3)
     assert (off.name, off.values) == ("float32", (1.0,) * 3)
     assert speed.ratios(off) == (2.0,) * 3
+    assert [figure.values for figure in cpu.figures] == [(10.0,) * 3, (40.0,) * 3]
 
 
 def test_nothing_but_the_phantoms_stays_in_the_work_folder(tmp_path, fake_train):
@@ -155,7 +161,10 @@ def test_losses_are_taken_over_equal_stretches_of_steps():
 def test_a_training_afresh_is_the_command_that_a_person_gives(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(switched, "run_python", lambda *words, environ: said.append((words, environ)))
-    train_afresh(tmp_path / "cases.csv", tmp_path / "run", {"train.steps": 5, "seed": 1}, {"A": "b"})
+    times = iter(os.times_result((9.0, 9.0, user_s, 1.0, 9.0)) for user_s in (3.0, 10.0))
+    monkeypatch.setattr(switched.os, "times", lambda: next(times))
+    keys = {"train.steps": 5, "seed": 1}
+    assert train_afresh(tmp_path / "cases.csv", tmp_path / "run", keys, {"A": "b"}) == 7.0, "CPU seconds"
     ((words, environ),) = said
     assert environ == {"A": "b"}
     assert words[:3] == ("-m", "voxelocity", "train")
@@ -193,13 +202,17 @@ def test_accuracy_is_paired_over_the_trainings_of_all_rounds(record):
 def test_every_figure_that_all_runs_have_is_compared_within_rounds(record):
     found = {comparison.title: comparison for comparison in record.comparisons[1:]}
     assert list(found) == [
-        "More time for the first steps", "Whole training", "Peak main memory", "Final Dice", "Steps to Dice 0.8",
-        "Time to Dice 0.8",
+        "CPU time of the whole training", "More time for the first steps", "An epoch", "Whole training",
+        "Peak main memory", "Final Dice", "Epochs to Dice 0.8", "Steps to Dice 0.8", "Time to Dice 0.8",
     ]  # fmt: skip
     on, off = found["Peak main memory"].figures
     assert (on.values, off.values) == ((200.0, 200.0), (300.0, 300.0))
     assert found["Peak main memory"].ratios(off) == (1.5, 1.5)
     assert found["More time for the first steps"].figures[1].values == (8.0, 8.0)
+    # Six steps of two images each are four passes over the three cases.
+    assert found["Steps to Dice 0.8"].figures[0].values == (6.0, 6.0)
+    assert found["Epochs to Dice 0.8"].figures[0].values == (4.0, 4.0)
+    assert found["An epoch"].ratios(found["An epoch"].figures[1]) == (2.0, 2.0)
     assert found["Final Dice"].better == "larger"
     assert found["Final Dice"].figures[1].values == pytest.approx((0.805, 0.815))
     sections = {section.title: section for section in record.document().sections}

@@ -144,6 +144,67 @@ def test_the_page_on_auto3dseg_shows_what_each_search_chose_and_whether_it_ran(t
     assert "| 0.5 | 1.00 GiB |" in ours
 
 
+def test_the_page_on_auto3dseg_shows_trainings_before_and_after_with_their_curves(tables, tmp_path):
+    def training(seconds, dice):
+        curves = {"loss": [[1.0, 2.0, 0.5], [seconds, 12.0, 0.25]], "dice": [[seconds, 12.0, dice]]}
+        return {"kind": "finished", "seconds": seconds, "patches": 60, "peak_bytes": 2**30, "curves": curves}
+
+    search = {"trials": 4, "failed": 0, "seconds": 40.0, "chosen": {"training#num_patches_per_iter": 3}}
+    found = {"search": search, "target_dice": 0.7, "before": {"runs": [training(80.0, 0.7), training(40.0, 0.8)]}}
+    found["after"] = {"runs": [training(40.0, 0.9), training(40.0, 0.9)]}
+    head = {"command": "python x.py", "environment": ENVIRONMENT, "load_average": 3.0, "networks": "small"}
+    (tmp_path / "auto3dseg_curves.json").write_text(json.dumps({**head, "found": {"dints": found}}))
+    lines = tables.tuning.auto3dseg_curve_lines()
+    assert lines[0] == "**dints**, small networks; chosen: `num_patches_per_iter` 3"
+    assert "| time to Dice 0.7 | 1 min | 40 s | 1.5× | 1.0× to 2.0× |" in lines
+    assert "| CPU time to Dice 0.7 | 12 s | 12 s | 1.0× | 1.0× to 1.0× |" in lines
+    assert "| best Dice | 0.750 | 0.900 |  |  |" in lines
+    assert "| 40 s | 0.500 | 0.250 |  | 0.900 |" in lines, "halfway through the longer training"
+    assert "| 1 min 20 s | 0.250 | 0.250 | 0.700 | 0.900 |" in lines
+    assert lines[-1].startswith("n = 2 pairs")
+
+
+def test_the_settings_are_shown_off_and_on_with_the_ratios_of_pairs(tables, tmp_path):
+    def comparison(title, unit, off, on, ratio):
+        ratios = {"median": ratio, "low": ratio - 0.5, "high": ratio + 0.5}
+        sides = [{"name": "cached", "median": on}, {"name": "read again", "median": off}]
+        sides = [{**side, "n": 3, "note": ""} for side in sides]
+        sides[1]["ours_better_by"] = ratios
+        return {"title": title, "unit": unit, "better": "smaller", "note": "", "sides": sides}
+
+    found = [
+        comparison("cases kept: training on 12 volumes", "images/s", 5.0, 20.0, 4.0),
+        comparison("More time for the first steps", "s", 1.0, 1.0, 1.0),
+        comparison("Peak main memory", "MiB", 800.0, 1600.0, 0.5),
+        comparison("Epochs to Dice 0.7", "epochs", 30.0, 10.0, 3.0),
+        comparison("Steps to Dice 0.7", "steps", 300.0, 100.0, 3.0),
+    ]
+    head = {"benchmark": "caching", "command": "voxelocity bench caching", "date": "2026-01-02", "load_average": 2.5}
+    record = {
+        **head,
+        "environment": ENVIRONMENT,
+        "settings": {"on_environ": {}},
+        "comparisons": found,
+        "comparison": {},
+    }
+    (tmp_path / "bench_caching.json").write_text(json.dumps(record))
+    (tmp_path / "bench_feed.json").write_text(json.dumps({**record, "settings": {}}))
+    lines = tables.comparisons.switch_lines()
+    assert lines[:3] == [
+        "**cases kept: training on 12 volumes**",
+        "",
+        "|  | read again | cached | better by | least to most |",
+    ]
+    rows = [line for line in lines if line.startswith("| ")][1:]
+    assert rows == [
+        "| training, images/s | 5 | 20 | 4.0× | 3.5× to 4.5× |",
+        "| Peak main memory | 800 MiB | 1.56 GiB | 0.50× | 0.00× to 1.0× |",
+        "| Epochs to Dice 0.7 | 30 | 10 | 3.0× | 2.5× to 3.5× |",
+    ]
+    assert lines[-1].startswith("n = 3 pairs of trainings, load average 2.5. `voxelocity bench caching`, 2026-01-02")
+    assert "`voxelocity bench caching`, 2026-01-02, load average 2.5" in tables.measured_page()
+
+
 def test_a_setting_off_and_on_is_not_called_ours_against_others(tables, record, tmp_path):
     assert "ours better by" in tables.measured_page()
     path = tmp_path / "bench_transforms.json"

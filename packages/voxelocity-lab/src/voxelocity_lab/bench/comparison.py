@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -107,6 +108,10 @@ def compare(
     return Comparison(title=title, unit=unit, better=better, figures=figures, note=note)
 
 
+def _load_average() -> float | None:
+    return os.getloadavg()[2] if hasattr(os, "getloadavg") else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """What one benchmark came to, as plain data and as a document.
@@ -120,6 +125,7 @@ class Record:
         page: shown in place of a page of the comparisons.
         date: on which it was run, YYYY-MM-DD.
         environment: versions and machine, as `observe.environment` gives them; with peers, their versions.
+        load_average: programs that wanted a core in its last 15 minutes, itself included; None where not known.
     """
 
     name: str
@@ -130,6 +136,7 @@ class Record:
     page: Document | None = None
     date: str = field(default_factory=lambda: time.strftime("%Y-%m-%d"))
     environment: Mapping[str, Any] = field(default_factory=environment)
+    load_average: float | None = field(default_factory=_load_average)
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -138,6 +145,7 @@ class Record:
             "command": self.command,
             "date": self.date,
             "environment": dict(self.environment),
+            "load_average": self.load_average,
             "settings": dict(self.settings),
             "comparisons": [comparison.to_plain() for comparison in self.comparisons],
             **self.details,

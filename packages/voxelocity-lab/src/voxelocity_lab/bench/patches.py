@@ -8,7 +8,7 @@ import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -185,23 +185,28 @@ def copies_per_s(volumes: Sequence[Volume], patch: Index3, num_copies: int, *, n
 
 
 def run_transforms(scenario: TransformScenario, folders: BenchFolders) -> Iterator[Comparison]:
-    """Augmented patches per second from memory, and nnU-Net's augmentation in CPU time."""
-    peers = (
-        _MONAI,
-        ("torch: one grid_sample a batch", "torch", ""),
-        ("TorchIO", "TorchIO", f"{versions()['torchio']}, without scale and shift, "),
-    )
+    """Augmented patches per second from memory, on each device, and nnU-Net's augmentation in CPU time."""
+    peers = (_MONAI, ("torch: one grid_sample a batch", "torch", ""))
+    torchio = ("TorchIO", "TorchIO", f"{versions()['torchio']}, without scale and shift, ")
     for phantoms in scenario.sets:
         work = _work(scenario, phantoms, folders.work)
-        yield compare(
-            f"augmented {_shape(scenario.patch)} patches from memory, {phantoms.words}",
-            "patches/s",
-            _sides(scenario, work, "affine", AS_MONAI, peers, per_batch=scenario.batch_size),
-            repeats=scenario.repeats,
-            note="image and label: crop, affine of every patch, three flips, scale, shift, noise",
-        )
+        yield _augmented(scenario, work, (*peers, torchio))
         if phantoms.kind == "ct":
             yield _nnunet_cpu_ms(scenario, work)
+        if torch.cuda.is_available():
+            # Worker processes hand over no tensors of a GPU.
+            yield _augmented(scenario, replace(work, device="cuda", workers=(0,)), peers)
+
+
+def _augmented(scenario: TransformScenario, work: Work, peers: Sequence[tuple[str, str, str]]) -> Comparison:
+    where = "memory" if work.device == "cpu" else f"memory, augmented on {torch.cuda.get_device_name()}"
+    return compare(
+        f"augmented {_shape(scenario.patch)} patches from {where}, {work.phantoms.words}",
+        "patches/s",
+        _sides(scenario, work, "affine", AS_MONAI, peers, per_batch=scenario.batch_size),
+        repeats=scenario.repeats,
+        note="image and label: crop, affine of every patch, three flips, scale, shift, noise",
+    )
 
 
 def _nnunet_cpu_ms(scenario: TransformScenario, work: Work) -> Comparison:

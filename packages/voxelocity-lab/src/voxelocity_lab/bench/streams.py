@@ -107,6 +107,7 @@ def feed_of(
     augment: AugmentConfig,
     num_threads: int | None = None,
     cache: Mapping[str, Any] | None = None,
+    device: str = "cpu",
 ) -> Iterator[Iterator[Batch]]:
     """Batches of a feed with a thread for each core. Pass it a cache that rotates; it does not need others."""
     config = DataConfig.parse(
@@ -119,7 +120,7 @@ def feed_of(
             "augment": augment,
         }
     )
-    with Feed(cases, config) as feed:
+    with Feed(cases, config, device=device) as feed:
         yield feed
 
 
@@ -130,6 +131,7 @@ class Work:
     Attributes:
         phantoms: in words; `refs` are their files, `cases` the same, prepared and in our memory tier.
         workers: numbers of worker processes to try a peer's loader with.
+        device: where batches are augmented and end up.
         place: folder for what a peer keeps in files, new for this work.
     """
 
@@ -140,6 +142,7 @@ class Work:
     batch_size: int
     workers: Sequence[int]
     place: Path | None = None
+    device: str = "cpu"
 
     @classmethod
     def of(cls, phantoms: PhantomSet, folder: Path, **options: Any) -> Work:
@@ -154,12 +157,22 @@ class Work:
 
     def feed(self, augment: AugmentConfig) -> OpenStream:
         """Our batches."""
-        return functools.partial(feed_of, self.cases, patch=self.patch, batch_size=self.batch_size, augment=augment)
+        return functools.partial(
+            feed_of,
+            self.cases,
+            patch=self.patch,
+            batch_size=self.batch_size,
+            augment=augment,
+            # On a GPU the peers keep their cases there, too.
+            cache={"tier": "none", "device_max_bytes": 2**34} if self.device.startswith("cuda") else None,
+            device=self.device,
+        )
 
     def feed_side(self, augment: AugmentConfig, num_batches: int, *, per_batch: int = 1) -> BenchSide:
         """Our side of a comparison of rates, `per_batch` being what a batch counts for."""
         stream = self.feed(augment)
-        name = f"Voxelocity Feed ({cpu_budget()} threads)"
+        where = "" if self.device == "cpu" else f", {self.device}"
+        name = f"Voxelocity Feed ({cpu_budget()} threads{where})"
         return BenchSide(name=name, once=lambda: per_batch * batches_per_s(stream, num_batches))
 
 
@@ -170,9 +183,17 @@ class RandomBoxes:
     is, too.
     """
 
-    def __init__(self, volumes: Sequence[Volume], shape: Index3, *, label_dtype: npt.DTypeLike | None = None) -> None:
-        self.images = [torch.from_numpy(volume.intensities()) for volume in volumes]
-        self.labels = [torch.from_numpy(np.array(volume.label, dtype=label_dtype))[None] for volume in volumes]
+    def __init__(
+        self,
+        volumes: Sequence[Volume],
+        shape: Index3,
+        *,
+        label_dtype: npt.DTypeLike | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.images = [torch.from_numpy(volume.intensities()).to(device) for volume in volumes]
+        labels = (np.array(volume.label, dtype=label_dtype) for volume in volumes)
+        self.labels = [torch.from_numpy(label)[None].to(device) for label in labels]
         self.shape = shape
 
     def __len__(self) -> int:
@@ -190,10 +211,18 @@ def batches_per_s(open_stream: OpenStream, num_batches: int, *, clock: Clock = s
     """Rate at which a consumer that does nothing else gets batches. The first is not counted."""
     with open_stream() as stream:
         next(stream)
+        _finish()
         start_s = clock()
         for _ in range(num_batches):
             next(stream)
+        _finish()
         return num_batches / (clock() - start_s)
+
+
+def _finish() -> None:
+    """Waits for what was asked of a GPU."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
 
 
 def endless(loader: Any, dataset: Any, *, seed: int | None = None, **options: Any) -> OpenStream:

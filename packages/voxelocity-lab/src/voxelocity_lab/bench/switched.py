@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import statistics
 import tempfile
@@ -27,18 +28,18 @@ from voxelocity.report import (
     unlearned_notices,
     with_command,
 )
-from voxelocity.report.summary import mean_dice
+from voxelocity.report.summary import mean_dice, throughput
 from voxelocity_lab.bench.comparison import BenchSide, Better, Comparison, Figure, Record, compare, comparison_section
 from voxelocity_lab.bench.phantom import SIX_ORGANS, TINY_KEYS, PhantomSet, phantom_table, work_folder
 from voxelocity_lab.bench.processes import run_python
 from voxelocity_lab.bench.switches import SWITCHES, Switch, make_switch
 from voxelocity_observe.core.environment import environment
 from voxelocity_observe.core.host import default_cache_folder
-from voxelocity_observe.core.quantities import signed_text
+from voxelocity_observe.core.quantities import dotted, signed_text
 from voxelocity_observe.document.blocks import Section, Table, Text
 
-TrainOnce = Callable[[Path, Path, Mapping[str, Any], Mapping[str, str]], None]
-"""Trains on a data set into a folder with these keys of the plan and these variables of its process."""
+TrainOnce = Callable[[Path, Path, Mapping[str, Any], Mapping[str, str]], float]
+"""Trains on a data set into a folder, with keys of the plan and variables of its process; returns CPU seconds."""
 
 _NUM_STRETCHES = 8
 _QUICK_NOTICE = "These trainings are tiny, to see that they run here; their figures mean nothing."
@@ -110,13 +111,13 @@ def run_switch(
     """
     assert name in SWITCHES, name
     machine = machine or survey("auto", cache_folder=default_cache_folder())
-    switch, settings = make_switch(name, machine), _QUICK if quick else SwitchSettings()
-    speed, off, on = train_both(switch, settings, work_folder(work), train=train or train_afresh, on_run=on_run)
+    switch = make_switch(name, machine)
+    settings = _QUICK if quick else SwitchSettings(**switch.scenario)
+    speeds, off, on = train_both(switch, settings, work_folder(work), train=train or train_afresh, on_run=on_run)
     target = highest_common_target([run.best_validation for run in (*off, *on)])
-    comparisons = (speed, *_measured(switch, off, on, target))
+    comparisons = (*speeds, *_measured(switch, off, on, target))
     losses = [_mean_losses(runs) for runs in (off, on)]
     command = f"voxelocity bench {name}" + (" --quick" if quick else "")
-    words = machine.device_name if machine.device == "cuda" else str(environment()["cpu"])
     # Medians over the rounds, curves and settings of the first round.
     labeled = [
         median_run([label_run(run, label, target_dice=target) for run in runs])
@@ -134,11 +135,7 @@ def run_switch(
             *(comparison_section(comparison, ratio=f"{switch.labels[1]} better by") for comparison in comparisons),
             Section(title="Mean loss", blocks=[_loss_table(switch, settings.steps, *losses)]),
         ],
-        summary=(
-            f"The same {settings.steps} steps of the planned network on {settings.cases.words}, "
-            f"{settings.num_held_out} of them held out, on {words}; {len(on)} rounds, each with one seed for both "
-            "sides and a fresh process for each. Figures are medians over the rounds, curves those of the first round."
-        ),
+        summary=_summary(switch, settings, machine),
     )
     page = with_command(page, command)
     return Record(
@@ -151,6 +148,16 @@ def run_switch(
     )
 
 
+def _summary(switch: Switch, settings: SwitchSettings, machine: Machine) -> str:
+    network = "a small" if "network.widths" in settings.plan else "the planned"
+    where = machine.device_name if machine.device == "cuda" else str(environment()["cpu"])
+    return (
+        f"The same {settings.steps} steps of {network} network on {settings.cases.words}, {settings.num_held_out} of "
+        f"them held out, on {where}; {settings.rounds} rounds, each with one seed for both sides and a fresh process "
+        f"for each. Figures are medians over the rounds, curves those of the first round. {switch.about}"
+    ).rstrip()
+
+
 def train_both(
     switch: Switch,
     settings: SwitchSettings,
@@ -158,8 +165,8 @@ def train_both(
     *,
     train: TrainOnce,
     on_run: Callable[[str, RunFacts], None] = lambda label, run: None,
-) -> tuple[Comparison, tuple[RunFacts, ...], tuple[RunFacts, ...]]:
-    """The speed, the setting first, and the runs without and with it, alternating; runs of one round have one seed.
+) -> tuple[tuple[Comparison, Comparison], tuple[RunFacts, ...], tuple[RunFacts, ...]]:
+    """Speed and CPU time, the setting first, and the runs without and with it, alternating; a round has one seed.
 
     `work` keeps the phantoms; runs are made below it and removed.
 
@@ -168,6 +175,7 @@ def train_both(
     """
     off_label, on_label = switch.labels
     runs: dict[str, list[RunFacts]] = {off_label: [], on_label: []}
+    cpu_s: dict[str, list[float]] = {off_label: [], on_label: []}
     with tempfile.TemporaryDirectory(prefix="switched-", dir=work) as name:
         place = Path(name)
         dataset = phantom_table(settings.cases, work, place / "phantoms.csv", num_held_out=settings.num_held_out)
@@ -175,10 +183,11 @@ def train_both(
         def once(label: str, keys: Mapping[str, Any], environ: Mapping[str, str]) -> float:
             number = len(runs[label])
             out = place / f"{'off' if label == off_label else 'on'}-{number}"
-            train(dataset, out, {**settings.keys(), **keys, "seed": settings.seed + number}, environ)
+            spent_s = train(dataset, out, {**settings.keys(), **keys, "seed": settings.seed + number}, environ)
             run = read_run(out)
             shutil.rmtree(out)
             runs[label].append(run)
+            cpu_s[label].append(spent_s)
             on_run(label, run)
             return steady_images_per_s(run)
 
@@ -193,11 +202,18 @@ def train_both(
             warmup=0,
             note="once under way: without the first stretch of a run, in which code is compiled and chosen",
         )
-    return speed, tuple(runs[off_label]), tuple(runs[on_label])
+    cpu = Comparison(
+        title="CPU time of the whole training",
+        unit="CPU-s",
+        better="smaller",
+        figures=tuple(Figure(name=label, note="", values=tuple(cpu_s[label])) for label in (on_label, off_label)),
+        note="of all its processes; other programs change it less than seconds",
+    )
+    return (speed, cpu), tuple(runs[off_label]), tuple(runs[on_label])
 
 
-def train_afresh(dataset: Path, out: Path, keys: Mapping[str, Any], environ: Mapping[str, str]) -> None:
-    """Trains in a process of its own, as a user does.
+def train_afresh(dataset: Path, out: Path, keys: Mapping[str, Any], environ: Mapping[str, str]) -> float:
+    """Trains in a process of its own, as a user does; returns the CPU seconds of it and what it started.
 
     Raises:
         VoxelocityError: the training failed.
@@ -205,7 +221,10 @@ def train_afresh(dataset: Path, out: Path, keys: Mapping[str, Any], environ: Map
     config = out.with_suffix(".yaml")
     # JSON is YAML.
     config.write_text(json.dumps(dict(keys)))
+    before = os.times()
     run_python("-m", "voxelocity", "train", dataset, "-o", out, "--fold", 0, "--config", config, environ=environ)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
 
 
 def steady_images_per_s(run: RunFacts) -> float:
@@ -231,6 +250,7 @@ Measure = tuple[str, str, Better, Callable[[RunFacts], float | None]]
 """What is measured, its unit, which is better, and its value of a run; None where the run does not know it."""
 _MEASURES: tuple[Measure, ...] = (
     ("More time for the first steps", "s", "smaller", warm_up_s),
+    ("An epoch", "s", "smaller", lambda run: throughput(run).seconds_per_epoch),
     ("Whole training", "s", "smaller", lambda run: run.seconds),
     ("Peak main memory", "MiB", "smaller", lambda run: _peak_mib(run, "peak_host_bytes")),
     ("Peak device memory", "MiB", "smaller", lambda run: _peak_mib(run, "peak_device_bytes")),
@@ -238,16 +258,26 @@ _MEASURES: tuple[Measure, ...] = (
 )
 
 
-def _to_target(target_dice: float) -> tuple[Measure, Measure]:
-    """Steps and seconds until a validation reached the target, to the nearest validation."""
+def _to_target(target_dice: float) -> tuple[Measure, ...]:
+    """Epochs, steps and seconds until a validation reached the target, to the nearest validation."""
 
     def first(run: RunFacts, name: str) -> float | None:
         return seconds_to_reach([(getattr(record, name), record.mean_dice) for record in run.validations], target_dice)
 
     return (
+        (f"Epochs to Dice {target_dice:g}", "epochs", "smaller", lambda run: _epochs_of(run, first(run, "step"))),
         (f"Steps to Dice {target_dice:g}", "steps", "smaller", lambda run: first(run, "step")),
         (f"Time to Dice {target_dice:g}", "s", "smaller", lambda run: first(run, "time_s")),
     )
+
+
+def _epochs_of(run: RunFacts, step: float | None) -> float | None:
+    """Passes over the training cases in this many steps."""
+    if step is None:
+        return None
+    images_per_step = sum(record.num_images for record in run.steps) / sum(record.num_steps for record in run.steps)
+    draws_per_case: int = dotted(run.plan).get("data.patch.draws_per_case", 1)
+    return step * images_per_step / (run.dataset.num_training * draws_per_case)
 
 
 def _measured(

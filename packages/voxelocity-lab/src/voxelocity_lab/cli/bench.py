@@ -23,8 +23,9 @@ _Scenario = Annotated[
     str,
     typer.Argument(
         help="Voxelocity and its peers: cache, patches, transforms, feed, windows, build, training or monai; all "
-        "of these if not given. One setting, off and on: amp, compile, memory-format, muon, stem, ramp or average; "
-        "on a GPU also tf32, cudnn-benchmark or allocator. Whole trainings: time-to-target."
+        "of these if not given. One setting, off and on: caching, thread-buffer, amp, compile, memory-format, "
+        "dice-ce, novograd, muon, stem, ramp or average; on a GPU also tf32, cudnn-benchmark or allocator. Whole "
+        "trainings: time-to-target."
     ),
 ]
 

@@ -1,5 +1,7 @@
 """What is measured against each other must do the same kind of work."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,19 @@ def test_monai_gives_batches_of_our_shape(chain, work):
         assert theirs["image"].shape == mine.image.shape
         assert theirs["image"].dtype == mine.image.dtype
         assert theirs["label"].shape == (2, 1, *PATCH)
+
+
+def test_all_sides_make_batches_on_the_device_of_the_work(work):
+    from voxelocity_lab.bench.peers import monai
+
+    # The one device besides the CPU that every machine has: tensors without values.
+    job = replace(work_on(CT, work), device="meta")
+    assert job.feed_side(AS_MONAI, 1).name.endswith("threads, meta)")
+    for name, stream in {**monai.streams(job, "affine"), **torch_loop.streams(job, "affine")}.items():
+        with stream() as batches:
+            batch = next(batches)
+        image = batch["image"] if isinstance(batch, dict) else batch[0]
+        assert (image.device.type, tuple(image.shape)) == ("meta", (2, 1, *PATCH)), name
 
 
 def test_every_patch_of_the_chain_like_monais_is_changed():

@@ -123,7 +123,9 @@ def augmenting(patch: Index3) -> list[Any]:
 def streams(work: Work, chain: str) -> dict[str, OpenStream]:
     """Batches of a CacheDataset, cut and for "affine" augmented, by the settings of its loader."""
     random = augmenting(work.patch) if chain == "affine" else cropping(work.patch)
-    return loaders(make_cached(work.refs, work.phantoms.kind, random), work)
+    # As the guide on fast training has it: items are cached on the device, and random transforms follow them there.
+    there = [] if work.device == "cpu" else [mt.ToDeviced(keys=KEYS, device=work.device)]
+    return loaders(make_cached(work.refs, work.phantoms.kind, [*there, *random]), work)
 
 
 def loaders(dataset: Any, work: Work) -> dict[str, OpenStream]:

@@ -25,7 +25,7 @@ def streams(work: Work, chain: str) -> dict[str, OpenStream]:
     runs on torch's own threads.
     """
     assert chain == "affine", chain
-    dataset = _WholeBatches(RandomBoxes(work.volumes, work.patch), work.batch_size)
+    dataset = _WholeBatches(RandomBoxes(work.volumes, work.patch, device=work.device), work.batch_size)
 
     return {f"DataLoader(num_workers={number})": functools.partial(_open, dataset, number) for number in work.workers}
 
@@ -49,13 +49,13 @@ class _WholeBatches(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
 
 def _augmented(image: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     batch_size = len(image)
-    grid = affine_grid(_matrices(batch_size), list(image.shape), align_corners=False)
+    grid = affine_grid(_matrices(batch_size).to(image), list(image.shape), align_corners=False)
     image = grid_sample(image, grid, mode="bilinear", align_corners=False)
     label = grid_sample(label.float(), grid, mode="nearest", align_corners=False).to(torch.uint8)
     per_patch = (batch_size, image.shape[1], 1, 1, 1)
-    image *= torch.empty(per_patch).uniform_(0.9, 1.1)
-    image += torch.empty(per_patch).uniform_(-0.1, 0.1)
-    image += torch.randn_like(image).mul_(torch.empty((batch_size, 1, 1, 1, 1)).uniform_(0.0, 0.1))
+    image *= image.new_empty(per_patch).uniform_(0.9, 1.1)
+    image += image.new_empty(per_patch).uniform_(-0.1, 0.1)
+    image += torch.randn_like(image).mul_(image.new_empty((batch_size, 1, 1, 1, 1)).uniform_(0.0, 0.1))
     return image, label
 
 

@@ -187,7 +187,8 @@ def race(task: RaceCall) -> Callable[[Path, Path, bool], dict[str, Any]]:
 
     def measure(data: Path, work: Path, quick: bool) -> dict[str, Any]:
         sets = sets_of({**task.keys, **(task.quick if quick else {})})
-        words = ["recipe", task.recipe, "benchmark", data, "-o", work / "race", "--target", f"{task.target_dice:g}"]
+        words: list[str | Path] = ["recipe", task.recipe, "benchmark", data, "-o", work / "race"]
+        words += ["--target", f"{task.target_dice:g}"]
         words += ["--time-budget", "4s" if quick else f"{task.limit_s:g}s"]
         _call(*words, "--seeds", "1" if quick else str(task.num_rounds), *sets)
         return {"keys": task.keys, **_plain(work / "race" / "race.json")}
@@ -260,10 +261,10 @@ def spleens(work: Path, quick: bool) -> Path:
 
 
 _BRAIN_RACE = RaceCall(
-    recipe="brain", target_dice=0.8, limit_s=150.0, num_rounds=2, keys=_RACED_BRAIN_KEYS, quick=_QUICK_NETWORK
+    recipe="brain", target_dice=0.8, limit_s=100.0, num_rounds=2, keys=_RACED_BRAIN_KEYS, quick=_QUICK_NETWORK
 )
 _SPLEEN_RACE = RaceCall(
-    recipe="spleen", target_dice=0.8, limit_s=150.0, num_rounds=2, keys=_SPLEEN_KEYS,
+    recipe="spleen", target_dice=0.8, limit_s=120.0, num_rounds=2, keys=_SPLEEN_KEYS,
     quick={**_QUICK_NETWORK, "network.name": "unet"},
 )  # fmt: skip
 MEASUREMENTS: dict[str, Callable[[Path, Path, bool], dict[str, Any]]] = {

@@ -122,8 +122,8 @@ class _Head:
             return smooth_field(rng, grid.shape, grid.spacing_mm, wavelength_mm)
 
         position = []
-        for axis, (size, step) in enumerate(zip(grid.shape, grid.spacing_mm, strict=True)):
-            line = ((np.arange(size) - (size - 1) / 2) * step - rng.uniform(-3, 3)).astype(np.float32)
+        for axis, (num, step) in enumerate(zip(grid.shape, grid.spacing_mm, strict=True)):
+            line = ((np.arange(num) - (num - 1) / 2) * step - rng.uniform(-3, 3)).astype(np.float32)
             position.append(line.reshape([-1 if i == axis else 1 for i in range(3)]) + np.float32(3) * field(40.0))
         x, y, z = position
         size = rng.uniform(0.92, 1.06)

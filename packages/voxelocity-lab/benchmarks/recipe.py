@@ -202,7 +202,7 @@ def brain_memory(data: Path, work: Path, quick: bool) -> dict[str, Any]:
     """Peak memory of a training with validation, MONAI's fast recipe and ours, and of our prediction of a case."""
     keys = {**CONTEST.keys, **_LARGE_BRAIN_KEYS, **(_QUICK_NETWORK if quick else {})}
     # Nobody gets there.
-    target_dice, limit_s = 0.999, 8.0 if quick else 90.0
+    target_dice, limit_s = 0.999, 8.0 if quick else 45.0
     race = plan_race(
         data, work, overrides={**PEER_KEYS, **keys}, keys=keys, target_dice=target_dice, limit_s=limit_s,
         epochs_per_validation=1,

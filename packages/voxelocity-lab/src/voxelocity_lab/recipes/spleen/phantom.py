@@ -98,7 +98,7 @@ def _paint_liver(canvas: BodyCanvas, rng: np.random.Generator, hu: float) -> Non
 
 
 def _paint_spleen(canvas: BodyCanvas, rng: np.random.Generator, hu: float) -> Point:
-    """The spleen, of one to three lobes and with notches, from an eighth of the usual volume to twice as much.
+    """The spleen, of one to three lobes and with notches, small and large.
 
     Returns:
         Its middle.

@@ -85,8 +85,9 @@ def spleen_lines(record: dict[str, Any]) -> list[str]:
     rows = []
     for change in changes:
         known = [value for value in change.target_s if value is not None]
-        spans = (_span(values) for values in (change.epoch_s, known, change.whole_s))
-        rows.append((change.added, f"{statistics.median(change.epochs):.0f}", *spans))
+        spans = (_span(values) for values in (change.epoch_s, known))
+        dice = f"{min(change.best_dice):.2f} to {max(change.best_dice):.2f}"
+        rows.append((change.added, f"{statistics.median(change.epochs):.0f}", *spans, dice))
     limit = duration_text(record["limit_s"])
     return [
         *markdown_table(table.heads, table.rows),
@@ -94,7 +95,7 @@ def spleen_lines(record: dict[str, Any]) -> list[str]:
         f"n = {len(changes[0].epoch_s)} rounds, alternating: medians; factors are medians of the ratios within rounds. "
         f"A training that had not reached the Dice after {limit} ended then. Least and most of the rounds:",
         "",
-        *markdown_table(("", "epochs trained", "an epoch", "to the Dice", "whole process"), rows),
+        *markdown_table(("", "epochs trained", "an epoch", "to the Dice", "best Dice on the way"), rows),
         "",
         source_line(record),
     ]

@@ -31,7 +31,7 @@ class Change:
         label: of the side.
         epoch_s: seconds of a pass over the training cases, by round.
         target_s: seconds from the start of the process to the target, by round; None where it was not reached.
-        whole_s: seconds of the whole process, by round.
+        best_dice: on the way, by round; 0 of a training that never validated.
         epochs: passes that were trained, by round.
         epoch_factors: how many times less an epoch takes, by round; empty of the first side.
         target_factors: how many times sooner the target was reached; a limit counts where it was not.
@@ -42,7 +42,7 @@ class Change:
     label: str
     epoch_s: tuple[float, ...]
     target_s: tuple[float | None, ...]
-    whole_s: tuple[float, ...]
+    best_dice: tuple[float, ...]
     epochs: tuple[float, ...]
     epoch_factors: tuple[float, ...] = ()
     target_factors: tuple[float, ...] = ()
@@ -84,7 +84,7 @@ def split_factors(race: Mapping[str, Any]) -> list[Change]:
             label=label,
             epoch_s=tuple(training["seconds_per_epoch"] for training in kept),
             target_s=tuple(reached[label][at] for at in whole),
-            whole_s=tuple(training["wall_s"] for training in kept),
+            best_dice=tuple(max((dice for _, dice in training["dice_history"]), default=0.0) for training in kept),
             epochs=tuple(training["stages"]["training steps"] / training["seconds_per_epoch"] for training in kept),
         )
         changes.append(_next_to(changes[-1], change, race["limit_s"]) if changes else change)
@@ -100,7 +100,7 @@ def _next_to(before: Change, change: Change, limit_s: float) -> Change:
         label=change.label,
         epoch_s=change.epoch_s,
         target_s=change.target_s,
-        whole_s=change.whole_s,
+        best_dice=change.best_dice,
         epochs=change.epochs,
         epoch_factors=tuple(a / b for a, b in zip(before.epoch_s, change.epoch_s, strict=True)),
         target_factors=tuple(a / b for a, b in pairs),

@@ -67,7 +67,14 @@ def test_a_spleen_lies_among_organs_of_its_density_and_no_two_have_one_size():
 def test_each_change_stands_next_to_the_one_before_it():
     labels = [recipe.CONTEST.sides[0], "other", "third"]
     trainings = {
-        label: [{"seconds_per_epoch": epoch_s, "wall_s": 9.0, "stages": {"training steps": 10.0 * epoch_s}}] * 2
+        label: [
+            {
+                "seconds_per_epoch": epoch_s,
+                "dice_history": [[5.0, 0.7], [9.0, 0.6]],
+                "stages": {"training steps": 10.0 * epoch_s},
+            }
+        ]
+        * 2
         for label, epoch_s in zip(labels, (8.0, 2.0, 1.0), strict=True)
     }
     race = {
@@ -78,7 +85,7 @@ def test_each_change_stands_next_to_the_one_before_it():
     }
     first, second, third = split_factors(race)
     assert (first.epoch_factors, second.epoch_factors, third.epoch_factors) == ((), (4.0, 4.0), (2.0, 2.0))
-    assert second.epochs == (10.0, 10.0)
+    assert (second.epochs, second.best_dice) == ((10.0, 10.0), (0.7, 0.7))
     # A side that did not get there counts with the limit.
     assert second.target_factors == (3.0, 1.8)
     assert second.target_factor_text == "at least 2.4×"

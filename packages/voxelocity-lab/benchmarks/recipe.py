@@ -2,7 +2,8 @@
 
     python benchmarks/recipe.py brain           # phantoms on one rank and on two: equal seeds, equal numbers of steps
     python benchmarks/recipe.py brain_race      # the same phantoms: MONAI's scripts and ours, the same network
-    python benchmarks/recipe.py spleen [--data Task09_Spleen]
+    python benchmarks/recipe.py brain_memory    # phantoms of full size: peak memory of MONAI's fast recipe and ours
+    python benchmarks/recipe.py spleen [--data Task09_Spleen]    # from the plain script to ours, one change at a time
     python benchmarks/recipe.py tractography
     python benchmarks/recipe.py tractography_image    # the same, the network also sees a T1
     python benchmarks/recipe.py pathology       # cross-validation by tile
@@ -14,6 +15,7 @@ all of them but `brain`.
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -24,36 +26,48 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
-import numpy as np
 from safetensors.torch import load_file
 
 from harness import VOXELOCITY, head, parser_of, real_data, sets_of, write_record
 from voxelocity.core.learning import UNLEARNED
-from voxelocity.core.volume import Grid
-from voxelocity.data.decode.write import write_scan
-from voxelocity_lab.bench.body import make_bodies
+from voxelocity.data.decode import read_header
 from voxelocity_lab.bench.phantom import TINY_KEYS
-from voxelocity_lab.recipes.brain.dataset import make_brains
-from voxelocity_lab.recipes.brain.recipe import class_means
+from voxelocity_lab.bench.race.job import PEER_KEYS
+from voxelocity_lab.bench.race.sides import LABELS, SideName, plan_race, train_side
+from voxelocity_lab.recipes.brain.phantom import make_brains
+from voxelocity_lab.recipes.brain.recipe import CONTEST, class_means
+from voxelocity_lab.recipes.spleen.phantom import make_spleens
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.events import events_path, read_events
 
-_BRAIN_KEYS: dict[str, Any] = {
-    "data.patch.shape_voxel": [48, 48, 32],
-    "window.shape_voxel": [48, 48, 32],
+_RACED_BRAIN_KEYS: dict[str, Any] = {
+    # A whole brain in coarse voxels, and half the features of the tutorial: steps of a tenth of a second on a CPU.
+    "network.widths": [8, 16, 32, 64],
+    "data.patch.shape_voxel": [32, 32, 24],
+    "window.shape_voxel": [32, 32, 24],
     "data.batch_size": 2,
     "precision.compute": "float32",
     "planner.measure": "never",
-    "train.steps": 250,
+}
+_BRAIN_KEYS: dict[str, Any] = {
+    **_RACED_BRAIN_KEYS,
+    "train.steps": 400,
     # Windows of losses end there on any machine.
     "train.validate_every_steps": 50,
 }
-_RACED_BRAIN_KEYS = {key: value for key, value in _BRAIN_KEYS.items() if not key.startswith("train.")}
+_LARGE_BRAIN_KEYS: dict[str, Any] = {
+    **_RACED_BRAIN_KEYS,
+    "network.widths": [16, 32, 64, 128],
+    "data.patch.shape_voxel": [96, 96, 96],
+    "window.shape_voxel": [96, 96, 96],
+    "data.batch_size": 1,
+}
 _SPLEEN_KEYS: dict[str, Any] = {
     # Coarse, because the phantoms are for machines without a GPU.
-    "data.prepare.spacing_mm": [3.0, 3.0, 3.0],
-    "data.patch.shape_voxel": [40, 40, 40],
+    "data.prepare.spacing_mm": [6.0, 6.0, 12.0],
+    "data.patch.shape_voxel": [32, 32, 16],
+    "data.patch.draws_per_case": 2,
+    "data.batch_size": 4,
 }
 # Each recipe has a network of its own.
 _QUICK_NETWORK = {key: value for key, value in TINY_KEYS.items() if key != "network.name"}
@@ -149,19 +163,64 @@ def _losses(run: Path) -> dict[int, float]:
     return means
 
 
-def race(
-    recipe: str, keys: Mapping[str, Any], quick_keys: Mapping[str, Any]
-) -> Callable[[Path, Path, bool], dict[str, Any]]:
-    """MONAI's two scripts and ours to the recipe's target, three rounds, alternating."""
+@dataclass(frozen=True, kw_only=True)
+class RaceCall:
+    """How the benchmark of a recipe is called.
+
+    Attributes:
+        recipe: to call.
+        target_dice: that ends a training.
+        limit_s: of each training.
+        num_rounds: alternating.
+        keys: equal on all sides.
+        quick: those that replace some in the tiniest form.
+    """
+
+    recipe: str
+    target_dice: float
+    limit_s: float
+    num_rounds: int
+    keys: Mapping[str, Any]
+    quick: Mapping[str, Any]
+
+
+def race(task: RaceCall) -> Callable[[Path, Path, bool], dict[str, Any]]:
+    """MONAI's scripts and ours to a Dice, alternating."""
 
     def measure(data: Path, work: Path, quick: bool) -> dict[str, Any]:
-        # Of each of the nine trainings.
-        budget = "4s" if quick else "240s"
-        sets = sets_of({**keys, **(quick_keys if quick else {})})
-        _call("recipe", recipe, "benchmark", data, "-o", work / "race", "--time-budget", budget, *sets)
-        return {"keys": keys, **_plain(work / "race" / "race.json")}
+        sets = sets_of({**task.keys, **(task.quick if quick else {})})
+        words: list[str | Path] = ["recipe", task.recipe, "benchmark", data, "-o", work / "race"]
+        words += ["--target", f"{task.target_dice:g}"]
+        words += ["--time-budget", "4s" if quick else f"{task.limit_s:g}s"]
+        _call(*words, "--seeds", "1" if quick else str(task.num_rounds), *sets)
+        return {"keys": task.keys, **_plain(work / "race" / "race.json")}
 
     return measure
+
+
+def brain_memory(data: Path, work: Path, quick: bool) -> dict[str, Any]:
+    """Peak memory of a training with validation, MONAI's fast recipe and ours, and of our prediction of a case."""
+    keys = {**CONTEST.keys, **_LARGE_BRAIN_KEYS, **(_QUICK_NETWORK if quick else {})}
+    # Nobody gets there.
+    target_dice, limit_s = 0.999, 8.0 if quick else 45.0
+    race = plan_race(
+        data, work, overrides={**PEER_KEYS, **keys}, keys=keys, target_dice=target_dice, limit_s=limit_s,
+        epochs_per_validation=1,
+    )  # fmt: skip
+    sides: tuple[SideName, ...] = ("fast", "equal")
+    split = race.planned.cases.split(race.planned.fold)
+    trainings = {LABELS[side]: train_side(side, race, seed=0) for side in sides}
+    _call("recipe", "brain", "predict", data, "-o", work / "equal")
+    with (work / "equal" / "predictions" / "predictions.csv").open() as file:
+        predicted = [int(row["peak_bytes"]) for row in csv.DictReader(file)]
+    names = ("peak_host_bytes", "seconds_per_epoch", "wall_s")
+    return {
+        "keys": keys,
+        "shape": list(read_header(race.planned.cases.refs[0].images[0]).grid.shape),
+        "num_cases": {"training": len(split.training), "held out": len(split.validation)},
+        "trainings": {label: {name: getattr(run, name) for name in names} for label, run in trainings.items()},
+        "predicted_peak_bytes": predicted,
+    }
 
 
 def example(task: Task) -> Callable[[Path, Path, bool], dict[str, Any]]:
@@ -189,29 +248,35 @@ def example(task: Task) -> Callable[[Path, Path, bool], dict[str, Any]]:
 
 
 def brains(work: Path, quick: bool) -> Path:
-    """Phantoms of a quarter of BraTS' resolution, of which some have no enhancing tumor."""
-    return make_brains(work / "brains", 5 if quick else 20, scale=0.1 if quick else 0.3)
+    """Gliomas in a fifth of BraTS' resolution, of which some have no enhancing tumor."""
+    return make_brains(work / "brains", 5 if quick else 20, scale=0.1 if quick else 0.2)
+
+
+def large_brains(work: Path, quick: bool) -> Path:
+    """Gliomas at BraTS' size."""
+    return make_brains(work / "brains", 5, scale=0.1 if quick else 1.0)
 
 
 def spleens(work: Path, quick: bool) -> Path:
-    """Phantoms of the upper abdomen as an MSD folder in which the spleen alone is labeled."""
-    folder = make_bodies(work / "Task09_Spleen", 6 if quick else 22, scale=0.3 if quick else 1.0)
-    for path in (folder / "labelsTr").iterdir():
-        label = nib.load(path)
-        voxels = np.asarray(label.dataobj)
-        write_scan(path, (voxels == 1).astype(np.uint8), Grid.of(voxels.shape, label.affine))
-    described = _plain(folder / "dataset.json")
-    (folder / "dataset.json").write_text(json.dumps({**described, "labels": {"0": "background", "1": "spleen"}}))
-    return folder
+    """Spleens hidden among organs of their density, in about a sixth of a clinical resolution."""
+    return make_spleens(work / "Task09_Spleen", 6 if quick else 16, scale=0.1 if quick else 0.15)
 
 
+_BRAIN_RACE = RaceCall(
+    recipe="brain", target_dice=0.6, limit_s=75.0, num_rounds=2, keys=_RACED_BRAIN_KEYS, quick=_QUICK_NETWORK
+)
+_SPLEEN_RACE = RaceCall(
+    recipe="spleen", target_dice=0.6, limit_s=60.0, num_rounds=2, keys=_SPLEEN_KEYS,
+    quick={**_QUICK_NETWORK, "network.name": "unet"},
+)  # fmt: skip
 MEASUREMENTS: dict[str, Callable[[Path, Path, bool], dict[str, Any]]] = {
     "brain": brain,
-    "brain_race": race("brain", _RACED_BRAIN_KEYS, _QUICK_NETWORK),
-    "spleen": race("spleen", _SPLEEN_KEYS, {**_QUICK_NETWORK, "network.name": "unet"}),
+    "brain_race": race(_BRAIN_RACE),
+    "brain_memory": brain_memory,
+    "spleen": race(_SPLEEN_RACE),
     **{name: example(task) for name, task in _TASKS.items()},
 }
-_PHANTOMS = {"brain": brains, "brain_race": brains, "spleen": spleens}
+_PHANTOMS = {"brain": brains, "brain_race": brains, "brain_memory": large_brains, "spleen": spleens}
 
 
 def _call(*arguments: str | Path, threads: int = 0) -> None:

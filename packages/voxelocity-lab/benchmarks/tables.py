@@ -37,7 +37,11 @@ _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
     "monai.md": {"the chains": monai.chain_lines, "the curves": monai.curve_lines},
     "monai-transforms.md": {"the random transforms": monai.parity_lines},
     "plan.md": {"the memory": tuning.memory_lines},
-    "recipes/brain.md": {"the ranks": recipes.brain_lines, "the race": recipes.brain_race_lines},
+    "recipes/brain.md": {
+        "the ranks": recipes.brain_lines,
+        "the memory": recipes.brain_memory_lines,
+        "the race": recipes.brain_race_lines,
+    },
     "recipes/spleen.md": {"the race": recipes.spleen_lines},
     "recipes/tractography.md": {
         "the streamlines": recipes.tract_lines,

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from gpu.experiment import Row, Setting, end_tree
 from harness import VOXELOCITY
 from voxelocity.report import LabeledRun, label_run, read_run
 from voxelocity_lab.bench.phantom import TINY_KEYS
+from voxelocity_lab.bench.race.sides import LABELS, OWN_LABELS, Race, SideName, train_side
 from voxelocity_observe.core.events import events_path, read_events
 from voxelocity_observe.core.quantities import dotted
 from voxelocity_observe.monitor.monitor import Monitor
@@ -112,6 +113,17 @@ def report_run(setting: Setting, table: str, what: str, folder: Path, more: Mapp
     row = report_labeled(setting, table, label_run(facts, what), {**kept, **first_batches(events), **more})
     setting.report("plan", {"what": what, **plain_keys(dotted(facts.plan))})
     return row
+
+
+def race_side(setting: Setting, side: SideName, race: Race, *, seed: int) -> None:
+    """Trains a side of a race once, and reports it in the table "race"; with its plan if it is ours."""
+    what = f"{LABELS[side]}, seed {seed}"
+    with setting.guard("race", what=what):
+        trained = train_side(side, race, seed=seed)
+        if trained.label in OWN_LABELS:
+            report_run(setting, "race", what, race.out / side, {"seconds_to_target": trained.seconds_to_target})
+        else:
+            report_labeled(setting, "race", replace(trained, label=what))
 
 
 def first_batches(events: Sequence[Mapping[str, Any]]) -> Row:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tables_of.comparisons import short_tables
 from tables_of.results import load, markdown_table, of_records, source_line, times_to_target
+from voxelocity_lab.bench.race.sides import LABELS
+from voxelocity_lab.recipes.factors import factors_table, split_factors
 from voxelocity_lab.recipes.tractography.judge import MEASURES, Measure, interval_of
 from voxelocity_lab.recipes.tractography.page import COLUMNS, COPIED, F1, GENERATED, LEAST_REAL, NEAREST
 from voxelocity_observe.core.quantities import bytes_text, duration_text, factor_text
@@ -53,10 +56,53 @@ def brain_race_lines(record: dict[str, Any]) -> list[str]:
     return _race(record)
 
 
+@of_records("recipe_brain_memory.json")
+def brain_memory_lines(record: dict[str, Any]) -> list[str]:
+    """Peak memory on cases of BraTS' size."""
+    rows = [
+        (f"training, {label}", bytes_text(found["peak_host_bytes"])) for label, found in record["trainings"].items()
+    ]
+    rows.append(("prediction of a case, Voxelocity", bytes_text(max(record["predicted_peak_bytes"]))))
+    size, num = " x ".join(map(str, record["shape"])), record["num_cases"]
+    return [
+        *markdown_table(("", "peak memory"), rows),
+        "",
+        f"{num['training']} cases of {size} voxels in four contrasts, and validation on {num['held out']}; one "
+        "training of each side.",
+        "",
+        source_line(record),
+    ]
+
+
 @of_records("recipe_spleen.json")
 def spleen_lines(record: dict[str, Any]) -> list[str]:
-    """The race on spleens."""
-    return _race(record)
+    """The race on spleens, one change at a time."""
+    if LABELS["float32"] not in record.get("trainings", ()):
+        # Records of earlier versions.
+        return _race(record)
+    changes = split_factors(record)
+    table = factors_table(changes, target_dice=record["target_dice"])
+    rows = []
+    for change in changes:
+        known = [value for value in change.target_s if value is not None]
+        spans = (_span(values) for values in (change.epoch_s, known))
+        dice = f"{min(change.best_dice):.2f} to {max(change.best_dice):.2f}"
+        rows.append((change.added, f"{statistics.median(change.epochs):.0f}", *spans, dice))
+    limit = duration_text(record["limit_s"])
+    return [
+        *markdown_table(table.heads, table.rows),
+        "",
+        f"n = {len(changes[0].epoch_s)} rounds, alternating: medians; factors are medians of the ratios within rounds. "
+        f"A training that had not reached the Dice after {limit} ended then. Least and most of the rounds:",
+        "",
+        *markdown_table(("", "epochs trained", "an epoch", "to the Dice", "best Dice on the way"), rows),
+        "",
+        source_line(record),
+    ]
+
+
+def _span(seconds: Sequence[float]) -> str:
+    return f"{duration_text(min(seconds))} to {duration_text(max(seconds))}" if seconds else "not reached"
 
 
 @of_records("recipe_tractography.json")

@@ -61,3 +61,10 @@ def test_wrong_words_are_answered_with_the_right_ones(voxelocity, tmp_path):
     told = voxelocity("recipe", "tractography", "train", tmp_path, "-o", tmp_path / "run", "--set", "network.widht=8")
     assert_refused(told, "network.width")
     assert voxelocity("recipe", "spline", "train", tmp_path, "-o", tmp_path / "run").status == 2
+
+
+def test_a_target_is_a_dice_and_only_for_those_that_segment(voxelocity, tmp_path):
+    told = voxelocity("recipe", "tractography", "train", tmp_path, "-o", tmp_path / "run", "--target", "0.9")
+    assert_refused(told, "--target 0.9", "only for brain and spleen; leave it out")
+    told = voxelocity("recipe", "spleen", "train", tmp_path, "-o", tmp_path / "run", "--target", "95")
+    assert_refused(told, "--target 95", "use a number above 0 and below 1")

@@ -9,7 +9,7 @@ from recipes.tractography.conftest import bundles_file
 
 from voxelocity.core.volume import Grid
 from voxelocity.data.decode.write import write_scan
-from voxelocity_lab.recipes.brain.dataset import make_brains
+from voxelocity_lab.recipes.brain.phantom import make_brains
 
 __all__ = ["bundles_file", "tiles"]
 

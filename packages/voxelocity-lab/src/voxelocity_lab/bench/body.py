@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from voxelocity.core.volume import Grid
 from voxelocity.data.decode.write import write_scan
+from voxelocity_lab.bench.body_canvas import BodyCanvas, PhantomGrid, Point
 from voxelocity_observe.core.errors import ConfigError, OutputError
 from voxelocity_observe.core.whole_file import write_whole
 
@@ -35,10 +36,8 @@ TILT_DEG = (7.0, 0.0, 4.0)
 BONE_PERIOD_MM = 27.0
 """From one vertebra to the next."""
 _PARTS = (("image", "images"), ("label", "labels"))
-FloatArray = NDArray[np.float32]
-BoolArray = NDArray[np.bool_]
-Window = tuple[slice, slice, slice]
-Point = tuple[float, float, float]
+DrawCase = Callable[[int], tuple[NDArray[np.int16], NDArray[np.uint8], PhantomGrid]]
+"""Image, labels and grid of the case of a number, axes pointing to R, A and S."""
 
 
 def make_bodies(folder: Path, num_cases: int = 22, seed: int = 0, scale: float = 1.0) -> Path:
@@ -56,19 +55,42 @@ def make_bodies(folder: Path, num_cases: int = 22, seed: int = 0, scale: float =
         OutputError: `folder` holds something other than a data set made with these parameters.
     """
     _check_parameters(num_cases, seed, scale)
-    folder = Path(folder)
-    parameters = {"format_version": FORMAT_VERSION, "num_cases": num_cases, "seed": seed, "scale": scale}
-    is_begun = _holds_data_set(folder, parameters)
+    return write_phantoms(
+        Path(folder),
+        num_cases,
+        lambda index: draw_case(seed, index, scale),
+        labels=LABELS,
+        parameters={"format_version": FORMAT_VERSION, "num_cases": num_cases, "seed": seed, "scale": scale},
+    )
+
+
+def write_phantoms(
+    folder: Path, num_cases: int, draw: DrawCase, *, labels: Mapping[str, str], parameters: Mapping[str, Any]
+) -> Path:
+    """Return `folder`, holding a complete data set of cases as `draw` makes them, of which files that are there stay.
+
+    Args:
+        folder: that holds nothing, or such a data set.
+        num_cases: numbers that `draw` is called with, from 0; in threads.
+        draw: image, labels and grid of a case.
+        labels: names of the classes by their value.
+        parameters: everything that decides the voxels.
+
+    Raises:
+        OutputError: `folder` holds something other than a data set made with these parameters.
+    """
+    is_begun = holds_phantoms(folder, parameters)
     folder.mkdir(parents=True, exist_ok=True)
     entries = [{key: f"./{part}Tr/phantom_{index:03d}.nii.gz" for key, part in _PARTS} for index in range(num_cases)]
     if not is_begun:
-        write_whole(folder / "dataset.json", json.dumps(_description(entries, parameters), indent=2).encode())
+        description = _description(entries, labels, parameters)
+        write_whole(folder / "dataset.json", json.dumps(description, indent=2).encode())
     for _, part in _PARTS:
         (folder / f"{part}Tr").mkdir(exist_ok=True)
     # NumPy and ISA-L release the GIL: threads fill the cores, and need no __main__ guard in the caller's script.
-    # At most 4, because a case takes about 200 MB while it is drawn.
+    # At most 4, because a case takes about 200 MB while it is drawn, and 1.5 GB at the full size of a CT.
     with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4)) as pool:
-        list(pool.map(partial(_write_case, folder, seed, scale), range(num_cases), entries))
+        list(pool.map(partial(_write_case, folder, draw), range(num_cases), entries))
     return folder
 
 
@@ -85,11 +107,11 @@ def _affine(grid: PhantomGrid) -> NDArray[np.float64]:
     return affine
 
 
-def _write_case(folder: Path, seed: int, scale: float, index: int, entry: dict[str, str]) -> None:
+def _write_case(folder: Path, draw: DrawCase, index: int, entry: dict[str, str]) -> None:
     """Draw and write case `index` unless its files are there, each of which is whole."""
     if all((folder / name).is_file() for name in entry.values()):
         return
-    image, labels, grid = draw_case(seed, index, scale)
+    image, labels, grid = draw(index)
     turn = ornt_transform(axcodes2ornt("RAS"), axcodes2ornt(grid.orientation))
     affine = _affine(grid) @ inv_ornt_aff(turn, grid.shape)
     for voxels, name in ((image, entry["image"]), (labels, entry["label"])):
@@ -97,18 +119,20 @@ def _write_case(folder: Path, seed: int, scale: float, index: int, entry: dict[s
         write_scan(folder / name, turned, Grid.of(turned.shape, affine))
 
 
-def _description(entries: list[dict[str, str]], parameters: dict[str, Any]) -> dict[str, Any]:
+def _description(
+    entries: list[dict[str, str]], labels: Mapping[str, str], parameters: Mapping[str, Any]
+) -> dict[str, Any]:
     return {
         "name": "Phantoms",
         "description": "CT-like phantoms of the upper abdomen, made by voxelocity; not patients",
         "tensorImageSize": "3D",
         "modality": {"0": "CT"},
-        "labels": LABELS,
+        "labels": dict(labels),
         "numTraining": len(entries),
         "numTest": 0,
         "training": [{**entry, "fold": index % NUM_FOLDS} for index, entry in enumerate(entries)],
         "test": [],
-        "phantom": parameters,
+        "phantom": dict(parameters),
     }
 
 
@@ -121,7 +145,7 @@ def _check_parameters(num_cases: int, seed: int, scale: float) -> None:
         raise ConfigError(f"bench.body: scale is {scale}; use a number above 0 and at most 1.5")
 
 
-def _holds_data_set(folder: Path, parameters: dict[str, Any]) -> bool:
+def holds_phantoms(folder: Path, parameters: Mapping[str, Any]) -> bool:
     """Whether `folder` is a data set made with `parameters`, or a part of one; False where there is nothing yet.
 
     Raises:
@@ -140,100 +164,19 @@ def _holds_data_set(folder: Path, parameters: dict[str, Any]) -> bool:
     return True
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhantomGrid:
-    """The voxel grid of one scan before it is turned to its stored orientation; axes point to R, A and S."""
-
-    shape: tuple[int, int, int]
-    spacing_mm: tuple[float, float, float]
-    orientation: str
-    tilt_deg: tuple[float, float, float]
-
-
 def draw_case(seed: int, index: int, scale: float = 1.0) -> tuple[NDArray[np.int16], NDArray[np.uint8], PhantomGrid]:
     """Return image (HU), labels and grid of case `index`, axes pointing to R, A and S. Deterministic, thread-safe."""
     rng = np.random.Generator(np.random.Philox(key=np.array([seed, index], dtype=np.uint64)))
     grid = _draw_grid(rng, index, scale)
     canvas = BodyCanvas(rng, grid)
-    _paint_trunk(canvas, rng)
-    _paint_lookalikes(canvas, rng)
+    paint_trunk(canvas, rng)
+    paint_lookalikes(canvas, rng)
     _paint_organs(canvas, rng)
-    _paint_frame(canvas, rng)
+    paint_frame(canvas, rng)
     return canvas.expose(rng), canvas.labels, grid
 
 
-class BodyCanvas:
-    """Hounsfield units and labels under construction, with warped body coordinates so that no shape is regular."""
-
-    def __init__(self, rng: np.random.Generator, grid: PhantomGrid) -> None:
-        self.spacing_mm = grid.spacing_mm
-        self.shape = grid.shape
-        self.hu: FloatArray = np.full(grid.shape, -1000.0, dtype=np.float32)
-        self.labels: NDArray[np.uint8] = np.zeros(grid.shape, dtype=np.uint8)
-        extent_mm = [n * s for n, s in zip(grid.shape, grid.spacing_mm, strict=True)]
-        self.half_width_mm = extent_mm[0] * rng.uniform(0.42, 0.46)
-        self.half_depth_mm = self.half_width_mm * rng.uniform(0.70, 0.78)
-        self.middle_mm: Point = (rng.uniform(-4, 4), rng.uniform(-6, 2), rng.uniform(-12, 12))
-        self.axes: list[FloatArray] = []
-        self.position_mm: list[FloatArray] = []
-        for axis, (count, spacing_mm) in enumerate(zip(grid.shape, grid.spacing_mm, strict=True)):
-            line = ((np.arange(count) - (count - 1) / 2) * spacing_mm - self.middle_mm[axis]).astype(np.float32)
-            self.axes.append(line)
-            warp_mm = self.field(rng, wavelength_mm=45.0) * np.float32(3.5)
-            self.position_mm.append(warp_mm + line.reshape([-1 if i == axis else 1 for i in range(3)]))
-        self.bumps = self.field(rng, wavelength_mm=22.0)
-        self.grain = self.field(rng, wavelength_mm=7.0)
-        self.cavity: BoolArray = np.ones(grid.shape, dtype=np.bool_)
-
-    def field(self, rng: np.random.Generator, wavelength_mm: float) -> FloatArray:
-        """A smooth random field on the grid with mean 0 and standard deviation 1: cubic B-splines on random knots."""
-        knots = [_spline_weights(n, s / wavelength_mm) for n, s in zip(self.shape, self.spacing_mm, strict=True)]
-        values = rng.standard_normal([k.shape[1] for k in knots], dtype=np.float32)
-        for weights in knots:  # each turn contracts the first axis and appends its fine version as the last
-            values = np.tensordot(values, weights, axes=(0, 1))
-        # A cubic B-spline keeps 151/315 of the variance of its knots along each axis.
-        return np.multiply(values, np.float32((315 / 151) ** 1.5), dtype=np.float32)
-
-    def ellipsoid(
-        self, center_mm: Point, radius_mm: Point, *, turn_deg: float = 0.0, roughness: float = 0.12
-    ) -> tuple[Window, FloatArray]:
-        """The box around a bumpy ellipsoid and its level there: -1 in the middle, below 0 inside."""
-        # Bumps and warp have normal tails: the box holds 3 deviations and more of both, so that no shape is cut flat.
-        bulge, in_plane_mm = 1 + 3.5 * roughness, max(radius_mm[:2])
-        reach_mm = bulge * in_plane_mm + 11, bulge * in_plane_mm + 11, bulge * radius_mm[2] + 11
-        window = self._window(center_mm, reach_mm)
-        x, y, z = (p[window] - np.float32(c) for p, c in zip(self.position_mm, center_mm, strict=True))
-        cosine, sine = np.float32(math.cos(math.radians(turn_deg))), np.float32(math.sin(math.radians(turn_deg)))
-        along, across = (x * cosine + y * sine) / radius_mm[0], (y * cosine - x * sine) / radius_mm[1]
-        level = np.sqrt(along**2 + across**2 + (z / np.float32(radius_mm[2])) ** 2)
-        level += np.float32(roughness) * self.bumps[window]
-        return window, np.subtract(level, 1, dtype=np.float32)
-
-    def fill(self, window: Window, inside: BoolArray, hu: FloatArray | float, label: int = 0) -> None:
-        """Overwrite what lies `inside`; a later organ takes the place of an earlier one."""
-        np.copyto(self.hu[window], np.float32(hu) if isinstance(hu, float) else hu, where=inside)
-        np.copyto(self.labels[window], np.uint8(label), where=inside)
-
-    def expose(self, rng: np.random.Generator) -> NDArray[np.int16]:
-        """The scan: blurred by the scanner's point spread, with noise of the grain that reconstruction gives."""
-        image = self.hu
-        for axis in range(3):
-            image = _blur(image, axis)
-        noise = rng.standard_normal(self.shape, dtype=np.float32)
-        for axis in range(2):
-            noise = _blur(noise, axis)
-        image += noise * np.float32(rng.uniform(12, 18) / 0.375)  # two blurs leave 0.375 of the deviation
-        return np.clip(np.rint(image), -1024, 1500).astype(np.int16)
-
-    def _window(self, center_mm: Point, reach_mm: Point) -> Window:
-        bounds = []
-        for line, center, reach in zip(self.axes, center_mm, reach_mm, strict=True):
-            start, stop = np.searchsorted(line, (center - reach, center + reach))
-            bounds.append(slice(int(start), int(stop)))
-        return bounds[0], bounds[1], bounds[2]
-
-
-def _paint_trunk(canvas: BodyCanvas, rng: np.random.Generator) -> None:
+def paint_trunk(canvas: BodyCanvas, rng: np.random.Generator) -> None:
     """Skin, fat rim, muscle with ribs, and the fatty mesentery that fills the cavity."""
     x, y, z = canvas.position_mm
     whole = (slice(None), slice(None), slice(None))
@@ -250,7 +193,7 @@ def _paint_trunk(canvas: BodyCanvas, rng: np.random.Generator) -> None:
     canvas.cavity = radius < wall - 0.02
 
 
-def _paint_lookalikes(canvas: BodyCanvas, rng: np.random.Generator) -> None:
+def paint_lookalikes(canvas: BodyCanvas, rng: np.random.Generator) -> None:
     """Unlabeled structures whose densities overlap with the organs: bowel, stomach, muscles, vessels, heart."""
     width, depth = canvas.half_width_mm, canvas.half_depth_mm
     for side in (-1, 1):
@@ -308,7 +251,7 @@ def _paint_organs(canvas: BodyCanvas, rng: np.random.Generator) -> None:
         canvas.fill(window, level < 0, -60 + 20 * canvas.grain[window])
 
 
-def _paint_frame(canvas: BodyCanvas, rng: np.random.Generator) -> None:
+def paint_frame(canvas: BodyCanvas, rng: np.random.Generator) -> None:
     """What pushes the organs aside: lungs, heart, spine and the great vessels."""
     width, depth = canvas.half_width_mm, canvas.half_depth_mm
     dome_mm = rng.uniform(72, 80)
@@ -348,25 +291,3 @@ def _draw_grid(rng: np.random.Generator, index: int, scale: float) -> PhantomGri
         orientation=ORIENTATIONS[index % len(ORIENTATIONS)],
         tilt_deg=TILT_DEG if index % len(ORIENTATIONS) == len(ORIENTATIONS) - 1 else (0.0, 0.0, 0.0),
     )
-
-
-def _spline_weights(num_points: int, points_per_knot: float) -> FloatArray:
-    """Weights (num_points, num_knots) of the uniform cubic B-spline at `num_points` points that far apart in knots."""
-    position = np.arange(num_points) * points_per_knot
-    num_knots = int(position[-1]) + 4
-    distance = np.abs(position[:, None] + 1 - np.arange(num_knots)[None, :])
-    near = 2 / 3 - distance**2 + distance**3 / 2
-    far = np.clip(2 - distance, 0, None) ** 3 / 6
-    weights: FloatArray = np.where(distance < 1, near, far).astype(np.float32)
-    return weights
-
-
-def _blur(volume: FloatArray, axis: int) -> FloatArray:
-    """A new volume blurred along one axis by (1, 2, 1) / 4; the two outermost planes stay unchanged."""
-    source = np.moveaxis(volume, axis, 0)
-    result = volume.copy()
-    target = np.moveaxis(result, axis, 0)[1:-1]
-    target *= np.float32(0.5)
-    target += np.float32(0.25) * source[:-2]
-    target += np.float32(0.25) * source[2:]
-    return result

@@ -36,6 +36,8 @@ _ACTIONS = {
     "both": "one after the other",
     "benchmark": "compare with the usual way",
 }
+_SEGMENT = ("brain", "spleen")
+"""Those that segment: a Dice may end their trainings."""
 _SAME = {"inference": "predict"}
 """Actions by the names of other programs."""
 
@@ -52,6 +54,10 @@ class _RecipeRequest(UserRequest):
     """Seed of everything random."""
     device: Annotated[DeviceChoice, Option(read=read_device)] = "auto"
     """cpu, cuda or auto."""
+    target_dice: Annotated[float, Option(flags=("--target",), least=0)] = 0.0
+    """brain, spleen: train to this mean Dice of the held-out cases."""
+    seeds: Annotated[int, Option(least=1)] = 3
+    """brain, spleen: rounds of benchmark."""
     resume: Annotated[bool, Option()] = False
     """Continue an interrupted run."""
     overwrite: Annotated[bool, Option()] = False
@@ -61,6 +67,8 @@ class _RecipeRequest(UserRequest):
 
     def _check(self) -> None:
         self.check_choice("device", get_args(DeviceChoice))
+        if not 0.0 <= self.target_dice < 1.0:
+            raise self.refusal("not a Dice to train to; use a number above 0 and below 1", "target_dice")
 
 
 @options_of(_RecipeRequest, texts={"log": f"Also log to {', '.join(TRACKERS)}."})
@@ -88,6 +96,8 @@ def recipe(
     overrides, request = options.read_overrides(config, sets), asked.request()
     example, work, data, out = _complete(name, action, data, request.out)
     work = _SAME.get(work, work)
+    if example not in _SEGMENT and (given := [key for key in ("target_dice", "seeds") if request.is_given(key)]):
+        raise request.refusal(f"only for {' and '.join(_SEGMENT)}; leave it out", *given)
     from voxelocity.parallel import read_place
     from voxelocity.planning.machine import survey
     from voxelocity_lab.recipes.call import Call
@@ -113,6 +123,8 @@ def recipe(
         overwrite=request.overwrite,
         sinks=choose_sinks(request.log),
         spent_s=process_age_s(),
+        target_dice=request.target_dice,
+        num_seeds=request.seeds,
     )
     # Others are not imported.
     train, predict, benchmark = (

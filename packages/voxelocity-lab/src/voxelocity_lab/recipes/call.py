@@ -34,6 +34,8 @@ class Call:
         overwrite: replace a run.
         sinks: also receive every event.
         spent_s: seconds that the command has taken before the call, which count in its time budget.
+        target_dice: mean Dice of the held-out cases that ends a training; 0 if the recipe has one, or none.
+        num_seeds: rounds of a benchmark.
     """
 
     data: Path
@@ -48,6 +50,8 @@ class Call:
     overwrite: bool = False
     sinks: Sequence[Sink] = ()
     spent_s: float = 0.0
+    target_dice: float = 0.0
+    num_seeds: int = 3
 
     @property
     def device_choice(self) -> DeviceChoice:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.config import AUTO
@@ -17,8 +21,8 @@ from voxelocity.infer.models.spec import read_object, read_spec
 from voxelocity.report import factor_table
 from voxelocity.training import RunContext, run_training
 from voxelocity.training.run_folder import RunFolder
-from voxelocity_lab.bench.race.rounds import run_rounds
-from voxelocity_lab.bench.race.sides import SideName, plan_race
+from voxelocity_lab.bench.race.rounds import Outcome, run_rounds
+from voxelocity_lab.bench.race.sides import IN_FLOAT32, SideName, plan_race
 from voxelocity_lab.recipes.call import Call
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.host import cpu_budget
@@ -26,8 +30,35 @@ from voxelocity_observe.core.quantities import count_text
 from voxelocity_observe.document import TableView
 
 _LIMIT_S = 3600.0
-_NUM_SEEDS = 3
-_SIDES: tuple[SideName, ...] = ("fast", "plain", "ours")
+_PHANTOMS = re.compile(r"phantoms(?::(?P<scale>\d*\.?\d+))?(?::(?P<cases>\d+))?")
+
+
+def with_phantoms(call: Call, make: Callable[..., Path], *, num_cases: int) -> Call:
+    """The call; if its data is the word `phantoms`, with phantoms, drawn next to the run, instead.
+
+    `phantoms:0.25:12` asks for twelve with a quarter of the voxels per axis. Those that are there are kept.
+
+    Args:
+        call: of a recipe.
+        make: called with a folder, a number of cases and `scale`.
+        num_cases: if the call names none.
+
+    Raises:
+        ConfigError: they cannot be drawn so small or large.
+        OutputError: the folder holds something else.
+    """
+    found = _PHANTOMS.fullmatch(str(call.data))
+    if found is None or call.data.exists():
+        return call
+    # The current folder has no name of its own.
+    out = call.out.absolute()
+    folder = out.with_name(f"{out.name}-phantoms")
+    num, scale = int(found["cases"] or num_cases), float(found["scale"] or 1.0)
+    call.console.print(f"{count_text(num, 'phantom')} at {scale:g} of full size in {folder}", highlight=False)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Each rank asks for them.
+    with FileLock(f"{folder}.lock"):
+        return replace(call, data=make(folder, num, scale=scale))
 
 
 def train_on(call: Call, cases: Cases, keys: Mapping[str, Any]) -> None:
@@ -38,13 +69,14 @@ def train_on(call: Call, cases: Cases, keys: Mapping[str, Any]) -> None:
     if call.resume and RunFolder(call.out).is_finished():
         call.console.print(f"the training in {call.out} is finished", highlight=False, soft_wrap=True)
         return
+    target = {"train.target_dice": call.target_dice} if call.target_dice else {}
     request = TrainRequest(
         out=call.out,
         time_budget_s=call.time_budget_s or AUTO,
         seed=AUTO if call.resume else call.seed,
         device=call.device_choice,
         # A run that continues has its own settings.
-        overrides=call.overrides if call.resume else {**keys, **call.overrides},
+        overrides=call.overrides if call.resume else {**keys, **target, **call.overrides},
         resume=call.resume,
         overwrite=call.overwrite,
     )
@@ -121,32 +153,59 @@ def predict_with_pictures(call: Call, scans: Sequence[Path], *, results: Call) -
     )
 
 
-def race(
-    call: Call,
-    dataset: Path,
-    *,
-    title: str,
-    summary: str,
-    name: str,
-    target_dice: float,
-    keys: Mapping[str, Any],
-    peer_keys: Mapping[str, Any],
-) -> None:
-    """Races MONAI's fast recipe and its plain script with three seeds; `name` is the recipe's.
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """What the `benchmark` of a recipe trains.
 
-    `keys` are those of the plan, equal on all sides; `peer_keys` are of the peers' plan alone.
+    Attributes:
+        recipe: its name.
+        words: the task in words, which begins the title.
+        summary: what all sides share.
+        target_dice: mean Dice of the held-out cases that ends each training, if the call names none.
+        keys: of the plan, on all sides.
+        peer_keys: of the peers' plan alone.
+        sides: ours last.
+    """
+
+    recipe: str
+    words: str
+    summary: str
+    target_dice: float
+    keys: Mapping[str, Any]
+    peer_keys: Mapping[str, Any]
+    sides: tuple[SideName, ...] = ("fast", "plain", "ours")
+
+
+def race(call: Call, dataset: Path, contest: Contest) -> Outcome:
+    """Races the sides of a contest, a round a seed; the page is `race.html`, every figure is in `race.json`.
+
+    The limit of each training is the call's time budget.
     """
     RunFolder(call.out).open()
+    target_dice = call.target_dice or contest.target_dice
+    keys = {**contest.keys, **call.overrides, "train.target_dice": target_dice}
     limit_s = call.time_budget_s or _LIMIT_S
-    overrides = {**peer_keys, **keys}
-    planned = plan_race(dataset, call.out, overrides=overrides, keys=keys, target_dice=target_dice, limit_s=limit_s)
-    seeds = range(call.seed, call.seed + _NUM_SEEDS)
-    outcome = run_rounds(planned, _SIDES, seeds, on_start=lambda side, at: call.console.rule(f"{side}, seed {at}"))
+    planned = plan_race(
+        dataset,
+        call.out,
+        overrides={**contest.peer_keys, **keys, **(IN_FLOAT32 if "float32" in contest.sides else {})},
+        keys=keys,
+        target_dice=target_dice,
+        limit_s=limit_s,
+        time_budget_s=limit_s,
+    )
+    seeds = range(call.seed, call.seed + call.num_seeds)
+    outcome = run_rounds(
+        planned, contest.sides, seeds, on_start=lambda side, at: call.console.rule(f"{side}, seed {at}")
+    )
+    words = ["voxelocity", "recipe", contest.recipe, "benchmark", str(call.data), "-o", str(call.out)]
+    words += ["--target", f"{target_dice:g}", "--seeds", str(call.num_seeds)]
     outcome.write(
         "race",
-        title=title,
-        summary=f"{summary} Seconds count from the start of each process, imports and caching included.",
-        command=shlex.join(["voxelocity", "recipe", name, "benchmark", str(call.data), "-o", str(call.out)]),
+        title=f"{contest.words} to a Dice of {target_dice:g}: MONAI and Voxelocity",
+        summary=f"{contest.summary} Seconds count from the start of each process, imports and caching included.",
+        command=shlex.join(words),
     )
     call.console.print(TableView(factor_table(outcome.runs, target_dice=target_dice)))
     call.console.print(TableView(outcome.table))
+    return outcome

@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -261,3 +262,24 @@ def test_a_script_imports_nothing_but_its_own_toolkit_and_the_standard_library(n
                 for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]  # fmt: skip
     roots = {str(name).split(".")[0] for name in imported}
     assert roots - set(sys.stdlib_module_names) - {"numpy"} == {"torch", allowed}
+
+
+def test_a_region_in_neither_has_no_dice_and_one_that_is_not_there_has_zero() -> None:
+    trainer = object.__new__(monai_script.Trainer)
+    whole, core = ((1, 2), (2,))
+    settings = {"num_classes": 3, "regions": (whole, core), "patch_voxel": (4, 4, 4), "window_overlap": 0.25}
+    trainer.settings = SimpleNamespace(**settings, precision="float32")  # type: ignore[assignment]
+    trainer.watch = SimpleNamespace(device=torch.device("cpu"), charge=lambda name: None)  # type: ignore[assignment]
+    trainer.memory_format = torch.contiguous_format
+    # Images are logits of the two regions.
+    trainer.net = torch.nn.Identity()
+    label = torch.zeros(1, 1, 4, 4, 4)
+    label[..., 0] = 1
+    logits = torch.full((1, 2, 4, 4, 4), -1.0)
+    logits[:, 0, ..., 0] = 1.0
+    trainer.held_out_loader = [{"image": logits, "label": label}]
+    assert trainer.validate() == pytest.approx(1.0), "nobody sees a core"
+    invented = logits.clone()
+    invented[:, 1, 0] = 1.0
+    trainer.held_out_loader.append({"image": invented, "label": label})
+    assert trainer.validate() == pytest.approx(0.5), "the whole is right twice, the core is wrong in its only case"

@@ -134,6 +134,16 @@ def test_all_sides_validate_after_as_many_epochs(race):
     assert own_keys(replace(race, target_dice=0.0)) == {"train.time_budget_s": 90.0}
 
 
+def test_one_side_has_our_choices_in_float32_alone(race):
+    race = replace(race, keys={"network.name": "unet"}, equal_keys={"network.name": "dynunet"})
+    found = {side: sides._keys_of(side, race) for side in ("equal", "float32", "ours")}
+    assert found == {
+        "equal": {"network.name": "dynunet"},
+        "float32": {"network.name": "unet", "precision.compute": "float32"},
+        "ours": {"network.name": "unet"},
+    }
+
+
 def test_the_switched_script_takes_two_classes_from_voxelocity():
     script = Path(scenario.__file__).with_name("monai_script.py").read_text()
     changed = with_our_imports(script)

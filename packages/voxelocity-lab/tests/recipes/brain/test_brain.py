@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from shared.recipe_call import call_of
+from voxelocity.core.volume import Grid
 from voxelocity.data.source import open_cases
 from voxelocity.planning import make_plan
 from voxelocity.step import LossConfig
@@ -18,8 +19,9 @@ from voxelocity.step import build_loss as our_loss
 from voxelocity_lab.bench.race.job import LIMITS, script_job
 from voxelocity_lab.bench.race.monai_script import ScriptSettings, _as_tuple, build_loss, build_network, build_optimizer
 from voxelocity_lab.recipes.brain import recipe
-from voxelocity_lab.recipes.brain.dataset import REGIONS, describe_brains, make_brains
-from voxelocity_observe.core.errors import DatasetError
+from voxelocity_lab.recipes.brain.dataset import REGIONS, describe_brains
+from voxelocity_lab.recipes.brain.phantom import draw_brain, make_brains
+from voxelocity_observe.core.errors import ConfigError, DatasetError, OutputError
 
 SETS = {
     "network.widths": [4, 8],
@@ -83,6 +85,40 @@ def test_phantoms_have_three_nested_classes_and_some_lack_one(tmp_path):
     before = (tmp_path / "imagesTr" / "brain_001_0002.nii.gz").read_bytes()
     make_brains(tmp_path / "again", 2, scale=0.15)
     assert (tmp_path / "again" / "imagesTr" / "brain_001_0002.nii.gz").read_bytes() == before
+    with pytest.raises(OutputError, match="delete it or name another folder"):
+        make_brains(tmp_path, 5, scale=0.1)
+    with pytest.raises(ConfigError, match=r"scale 2 in slices of 1 mm, 5 of them: use a scale"):
+        make_brains(tmp_path / "large", 5, scale=2.0)
+
+
+def test_phantoms_of_thick_slices_cover_the_same_head(tmp_path):
+    (thick, _) = open_cases(make_brains(tmp_path, 2, scale=0.2, slice_mm=3.0))
+    label = nib.load(thick.label)
+    assert label.shape == (48, 48, 16)
+    assert label.header.get_zooms() == (5.0, 5.0, 15.0)
+
+
+def test_gliomas_are_irregular_vary_in_size_and_have_no_threshold(tmp_path):
+    grid, sizes, best = Grid.of((80, 80, 52), np.diag([3.0, 3.0, 3.0, 1.0])), [], []
+    for number in range(1, 6):
+        channels, classes = draw_brain(grid, number)
+        brain = channels[0] > 0
+        # Skulls are stripped, and slices at both ends are blank.
+        assert not brain[..., [0, -1]].any()
+        assert not classes[~brain].any()
+        assert all(((image > 0) == brain).all() for image in channels)
+        whole = classes > 0
+        sizes.append(whole.sum())
+        # A ball of this volume has a smaller surface, counted in faces of voxels.
+        surface = sum(np.count_nonzero(np.diff(whole, axis=axis)) for axis in range(3))
+        assert surface > 1.1 * 1.5 * (36.0 * np.pi) ** (1 / 3) * whole.sum() ** (2 / 3)
+        # The contrasts of a tumor go together: bright in FLAIR and in T2.
+        flair, t2 = (np.median(channels[index][whole]) - np.median(channels[index][brain]) for index in (0, 3))
+        assert flair > 0 < t2
+        cuts = [channels[0] > np.percentile(channels[0][brain], percent) for percent in (80, 90, 95, 97)]
+        best.append(max(2.0 * (cut & whole).sum() / (cut.sum() + whole.sum()) for cut in cuts))
+    assert max(sizes) > 2.0 * min(sizes)
+    assert np.mean(best) < 0.75
 
 
 def test_a_class_in_neither_counts_by_the_challenges_rule_alone():
@@ -140,3 +176,42 @@ def test_monais_script_trains_the_same_network_with_the_same_loss_and_optimizer(
     ours = our_loss(LossConfig(name="dice_focal"), regions=settings.regions)(logits, label[:, 0].to(torch.uint8))
     torch.testing.assert_close(build_loss(settings)(logits, masks), ours, rtol=1e-5, atol=1e-6)
     assert type(build_optimizer(network, settings)).__name__ == "Novograd"
+
+
+def test_phantoms_are_drawn_next_to_the_run_and_a_target_ends_the_training(tmp_path):
+    call = call_of(Path("phantoms:0.1:5"), tmp_path / "run", overrides=SETS, target_dice=0.001)
+    recipe.train(call)
+    assert len(open_cases(tmp_path / "run-phantoms")) == 5
+    assert "target_dice: 0.001" in (tmp_path / "run" / "run.yaml").read_text()
+    files = sorted((tmp_path / "run-phantoms" / "labelsTr").iterdir())
+    times = [path.stat().st_mtime_ns for path in files]
+    recipe.predict(call)
+    assert [path.stat().st_mtime_ns for path in files] == times
+
+
+def test_parts_of_tumors_in_a_decathlon_data_set_become_regions(tmp_path):
+    task, entries = tmp_path / "Task01_BrainTumour", []
+    for part in ("imagesTr", "labelsTr"):
+        (task / part).mkdir(parents=True)
+    for number in range(2):
+        nib.save(nib.Nifti1Image(np.ones((6, 7, 8, 4), np.int16), np.eye(4)), task / f"imagesTr/B_{number}.nii.gz")
+        label = np.resize([0, 1, 2, 3], (6, 7, 8)).astype(np.uint8)
+        nib.save(nib.Nifti1Image(label, np.eye(4)), task / f"labelsTr/B_{number}.nii.gz")
+        entries.append({"image": f"./imagesTr/B_{number}.nii.gz", "label": f"./labelsTr/B_{number}.nii.gz"})
+    names = ("background", "edema", "non-enhancing tumor", "enhancing tumour")
+    channels = ("FLAIR", "T1w", "t1gd", "T2w")
+    description = {
+        "name": "BRATS",
+        "modality": {str(number): name for number, name in enumerate(channels)},
+        "labels": {str(value): name for value, name in enumerate(names)},
+        "training": entries,
+    }
+    (task / "dataset.json").write_text(json.dumps(description))
+    cases = open_cases(describe_brains(task, tmp_path / "described"))
+    whole, core, bright = REGIONS
+    assert cases.regions == {whole: (1, 2, 3), core: (2, 3), bright: (3,)}
+    assert cases.region_values == (1, 2, 3)
+    assert cases.channels == channels
+    assert [path.name for path in cases.refs[1].images] == ["B_1.nii.gz"]
+    # What already has regions stays.
+    assert describe_brains(tmp_path / "described", tmp_path / "again") == tmp_path / "described"

@@ -72,6 +72,8 @@ def script_job(
     _check(planned)
     plan = planned.plan
     split, augment = planned.cases.split(planned.fold), plan.data.augment
+    # In threads, MONAI's loader may return one channel of a case whose channels are several files (MONAI 1.6.1).
+    has_files = len(planned.cases.refs[0].images) > 1
     return {
         "recipe": recipe,
         "training": _files(split.training),
@@ -121,7 +123,7 @@ def script_job(
         # Without worker processes every core computes; `ScriptSettings.num_threads` says why it is one with workers.
         "num_threads": cpu_budget() if recipe == "fast" else 1,
         # The fast recipe's fill its cache, once.
-        "num_workers": max(2, cpu_budget()) if recipe == "fast" else 2,
+        "num_workers": (1 if has_files else max(2, cpu_budget())) if recipe == "fast" else 2,
     }
 
 

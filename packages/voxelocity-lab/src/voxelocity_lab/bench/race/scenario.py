@@ -270,7 +270,7 @@ def check_sides(names: Sequence[str]) -> tuple[SideName, ...]:
         InputError: a side is unknown, nnU-Net is not installed, or Voxelocity is not among them.
     """
     has_nnunet = importlib.util.find_spec("nnunetv2") is not None
-    unknown = [name for name in names if name not in LABELS]
+    unknown = [name for name in names if name not in _SIDES]
     if unknown:
         raise InputError(f"bench: unknown side '{unknown[0]}'; choose among {', '.join(_SIDES)}")
     if "nnunet" in names and not has_nnunet:

@@ -25,7 +25,7 @@ from voxelocity_observe.core.errors import VoxelocityError
 from voxelocity_observe.core.time_parts import TimeShare
 from voxelocity_observe.spans import phase
 
-SideName = Literal["fast", "plain", "switched", "nnunet", "equal", "ours"]
+SideName = Literal["fast", "plain", "switched", "nnunet", "equal", "float32", "ours"]
 
 LABELS: dict[SideName, str] = {
     "fast": "MONAI, fast recipe",
@@ -33,10 +33,13 @@ LABELS: dict[SideName, str] = {
     "switched": "MONAI, fast recipe, imports from Voxelocity",
     "nnunet": "nnU-Net's trainer",
     "equal": "Voxelocity, the peers' network",
+    "float32": "Voxelocity, float32",
     "ours": "Voxelocity",
 }
-_OWN: tuple[SideName, ...] = ("equal", "ours")
+_OWN: tuple[SideName, ...] = ("equal", "float32", "ours")
 OWN_LABELS = frozenset(LABELS[side] for side in _OWN)
+IN_FLOAT32: Mapping[str, Any] = {"precision.compute": "float32"}
+"""Of the plan of the side "float32"; a race that has it gives it to the peers too."""
 # Variables that place what programs keep from run to run outside of the home folder.
 _KEPT = frozenset(("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR", "TORCH_HOME"))
 _SCRIPT = Path(__file__).with_name("monai_script.py")
@@ -196,7 +199,7 @@ def _ways(side: SideName, settings: Mapping[str, Any]) -> dict[str, str]:
 
 def _ours(side: SideName, race: Race, seed: int) -> LabeledRun:
     folder, config, cache = race.out / side, race.out / f"{side}.yaml", race.out / "cache"
-    keys = own_keys(replace(race, keys=race.equal_keys) if side == "equal" else race)
+    keys = own_keys(replace(race, keys=_keys_of(side, race)))
     # The first run of a new user pays for filling the cache; so does this one.
     shutil.rmtree(cache, ignore_errors=True)
     config.write_text(yaml.safe_dump({**keys, "data.cache.folder": str(cache), "seed": seed}))
@@ -217,6 +220,12 @@ def _ours(side: SideName, race: Race, seed: int) -> LabeledRun:
         },
         machine=environment(),
     )
+
+
+def _keys_of(side: SideName, race: Race) -> Mapping[str, Any]:
+    if side == "equal":
+        return race.equal_keys
+    return {**race.keys, **IN_FLOAT32} if side == "float32" else race.keys
 
 
 def own_keys(race: Race) -> dict[str, Any]:

@@ -1,20 +1,16 @@
-"""Folders as the BraTS challenge has them, described as a data set with overlapping classes; and phantoms like them."""
+"""Folders as the BraTS challenge has them, described as a data set with overlapping classes."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-
-from voxelocity.core.rng import generator
 from voxelocity.core.scan_formats import NIFTI, stem_of
-from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode import label_values_in
-from voxelocity.data.decode.write import write_scan
+from voxelocity.data.source import open_cases
 from voxelocity_observe.core.errors import DatasetError
 from voxelocity_observe.core.whole_file import write_whole
 
@@ -27,27 +23,31 @@ CHANNELS: Mapping[str, tuple[str, ...]] = {
 }
 REGIONS = ("whole tumor", "tumor core", "enhancing tumor")
 _IS_LABEL = re.compile(r"(^|[_-])seg([_-]|$)")
-_SHAPE = (240, 240, 155)
+# Of labels in MSD's Task01: how their names begin.
+_PARTS = {"edema": "edema", "non-enhancing": "core", "enhancing": "enhancing"}
 
 
 def describe_brains(data: Path, out: Path) -> Path:
-    """The data set to open: `data` itself if it has a `dataset.json`, else one that is written into `out`.
+    """The data set to open: `data` itself if its classes overlap as it describes them, else one written into `out`.
 
     Args:
-        data: a data set, or a folder with a folder of each case, which holds four contrasts and a label `*seg*`.
+        data: a data set such as MSD's Task01, whose classes exclude each other, or a folder with a folder of each case,
+            which holds four contrasts and a label `*seg*`.
         out: a folder for the description.
 
     Raises:
         DatasetError: there are no cases, or one lacks a contrast or a label.
     """
-    if (data / "dataset.json").is_file() or data.is_file():
+    if data.is_file():
         return data
+    if (data / "dataset.json").is_file():
+        return _describe_parts(data, out)
     folders = [path for path in sorted(data.iterdir()) if path.is_dir()] if data.is_dir() else []
     cases = {folder.name: _case(folder) for folder in folders if any(map(_is_scan, folder.iterdir()))}
     if not cases:
         raise DatasetError(
             f"brain: {data} has neither a dataset.json nor folders of cases such as BraTS-001/BraTS-001_flair.nii.gz; "
-            "name a folder that does"
+            "name a folder that does, or write phantoms for drawn ones"
         )
     with ThreadPoolExecutor() as pool:
         values = set().union(*pool.map(lambda case: set(label_values_in(Path(case["label"]))), cases.values()))
@@ -58,11 +58,31 @@ def describe_brains(data: Path, out: Path) -> Path:
             "and 3: describe other labels in a dataset.json"
         )
     enhancing = 3 if 3 in values else 4
+    return _write(out, data.name, CHANNELS, cases, region_keys(core=1, edema=2, enhancing=enhancing))
+
+
+def _describe_parts(data: Path, out: Path) -> Path:
+    """A data set whose labels are the parts of tumors, as MSD's Task01, with the regions in their place."""
+    cases = open_cases(data)
+    values = {part: value for value, name in cases.labels.items() for part in _PARTS if name.lower().startswith(part)}
+    if cases.regions or values.keys() != _PARTS.keys():
+        return data
+    listed = {
+        ref.case_id: {"images": [str(path.resolve()) for path in ref.images], "label": str(ref.label.resolve())}
+        for ref in cases.refs
+        if ref.label is not None
+    }
+    parts = {_PARTS[part]: value for part, value in values.items()}
+    return _write(out, cases.name, cases.channels, listed, region_keys(**parts))
+
+
+def _write(
+    out: Path, name: str, channels: Iterable[str], cases: Mapping[str, object], regions: Mapping[str, object]
+) -> Path:
     description = {
-        "name": data.name,
-        "channel_names": {str(number): name for number, name in enumerate(CHANNELS)},
-        "labels": _labels(enhancing),
-        "regions_class_order": [2, 1, enhancing],
+        "name": name,
+        "channel_names": {str(number): channel for number, channel in enumerate(channels)},
+        **regions,
         "file_ending": ".nii.gz",
         "dataset": cases,
     }
@@ -70,10 +90,11 @@ def describe_brains(data: Path, out: Path) -> Path:
     return out
 
 
-def _labels(enhancing: int) -> dict[str, int | list[int]]:
-    """The regions of labels in which the core is 1 and the edema 2."""
+def region_keys(*, core: int, edema: int, enhancing: int) -> dict[str, object]:
+    """What a description says of the regions, made of parts of these values."""
     whole, inner, bright = REGIONS
-    return {"background": 0, whole: [1, 2, enhancing], inner: [1, enhancing], bright: enhancing}
+    labels = {"background": 0, whole: [core, edema, enhancing], inner: [core, enhancing], bright: enhancing}
+    return {"labels": labels, "regions_class_order": [edema, core, enhancing]}
 
 
 def _is_scan(path: Path) -> bool:
@@ -95,67 +116,3 @@ def _case(folder: Path) -> dict[str, object]:
     if len(labels) != 1:
         raise DatasetError(f"brain: {folder} has {len(labels)} labels (*seg*.nii.gz); it must have one")
     return {"images": images, "label": str(labels[0].resolve())}
-
-
-def make_brains(folder: Path, num_cases: int, *, scale: float = 1.0) -> Path:
-    """A data set of phantoms: an ellipsoid in four contrasts, with a tumor of three nested parts, one case in four
-    without an enhancing one. At `scale` 1 they have BraTS' size, 240 x 240 x 155 voxels of 1 mm.
-
-    The same arguments give the same voxels. Files that are there are kept.
-    """
-    shape = tuple(max(16, round(scale * size)) for size in _SHAPE)
-    grid = Grid.of((shape[0], shape[1], shape[2]), np.diag([*(1.0 / scale,) * 3, 1.0]))
-    cases = {}
-    for number in range(num_cases):
-        name = f"brain_{number:03d}"
-        images = [f"imagesTr/{name}_{channel:04d}.nii.gz" for channel in range(len(CHANNELS))]
-        label = f"labelsTr/{name}.nii.gz"
-        cases[name] = {"images": images, "label": label}
-        if not (folder / label).exists():
-            channels, classes = _draw_case(grid, number)
-            for image, values in zip(images, channels, strict=True):
-                (folder / image).parent.mkdir(parents=True, exist_ok=True)
-                write_scan(folder / image, values, grid)
-            (folder / label).parent.mkdir(parents=True, exist_ok=True)
-            # Last, as the mark of a whole case.
-            write_scan(folder / label, classes, grid)
-    description = {
-        "name": "Brains",
-        "channel_names": {str(number): name for number, name in enumerate(CHANNELS)},
-        "labels": _labels(3),
-        "regions_class_order": [2, 1, 3],
-        "file_ending": ".nii.gz",
-        "dataset": cases,
-    }
-    write_whole(folder / "dataset.json", json.dumps(description, indent=1).encode())
-    return folder
-
-
-def _draw_case(grid: Grid, number: int) -> tuple[list[Array], Array]:
-    """Four contrasts int16, and the classes uint8: 1 necrotic core, 2 edema, 3 enhancing rim."""
-    numbers = generator(0, stage="brains", case=number)
-    half = np.array(grid.shape) / 2.0
-    place = [(np.arange(size, dtype=np.float32) - middle) for size, middle in zip(grid.shape, half, strict=True)]
-    x, y, z = np.meshgrid(*place, indexing="ij", sparse=True)
-
-    def distance(center: Array, radii: Array) -> Array:
-        parts = [((axis - c) / r) ** 2 for axis, c, r in zip((x, y, z), center, radii, strict=True)]
-        result: Array = np.sqrt(parts[0] + parts[1] + parts[2])
-        return result
-
-    brain = distance(np.zeros(3), 0.8 * half) < 1.0
-    center = numbers.uniform(-0.3, 0.3, 3) * half
-    tumor = distance(center, numbers.uniform(0.18, 0.3, 3) * half)
-    classes = np.zeros(grid.shape, np.uint8)
-    classes[(tumor < 1.0) & brain] = 2
-    if number % 4:
-        classes[(tumor < 0.65) & brain] = 3
-    classes[(tumor < 0.45) & brain] = 1
-    # Of brain, core, edema and rim in each contrast.
-    values = np.array([[300, 350, 600, 420], [500, 350, 430, 450], [480, 330, 420, 800], [350, 560, 620, 450]])
-    channels = []
-    for row in values:
-        image = np.where(brain, row[classes.astype(np.intp)], 0).astype(np.float32)
-        noise = numbers.standard_normal(grid.shape, dtype=np.float32)
-        channels.append(np.where(brain, image + 40.0 * noise, 0.0).clip(0).astype(np.int16))
-    return channels, classes

@@ -88,7 +88,8 @@ def picked(label: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """
     steps = [side // wanted for side, wanted in zip(label.shape[-len(shape) :], shape, strict=True)]
     assert [*label.shape[-len(shape) :]] == [step * wanted for step, wanted in zip(steps, shape, strict=True)]
-    return label[(..., *(slice(step // 2, None, step) for step in steps))]
+    places: Any = (..., *(slice(step // 2, None, step) for step in steps))
+    return label[places]
 
 
 def step_loss(theirs: Any, *, ignored: int | None) -> DeepLoss:

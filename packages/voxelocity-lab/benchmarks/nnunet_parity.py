@@ -154,12 +154,11 @@ def compare(loader: Any, feed_of: Callable[[Any], NnunetFeed], *, num_batches: i
             _note_noise(ours, feed, drawn)
     still = [share for batch, moves in zip(labels, _in_batches(ours.is_still, labels), strict=True)
              for share, is_still in zip(batch, moves, strict=True) if is_still]  # fmt: skip
-    stronger = ks_2samp(theirs.noise, 1.1 * np.array(ours.noise), method="asymp").pvalue if ours.noise else math.nan
     return verdict(theirs, ours) | {
         "num_patches": len(ours.draws),
         "num_exact": sum(ours.is_exact),
         "num_noise_voxels": [len(theirs.noise), len(ours.noise)],
-        "p_of_noise_a_tenth_stronger": float(stronger),
+        "p_of_noise_a_tenth_stronger": p_of(theirs.noise, 1.1 * np.array(ours.noise)),
         "label_share_of_unmoved_patches": max(still, default=0.0),
         "label_share": float(np.mean([share for batch in labels for share in batch])),
     }
@@ -176,40 +175,43 @@ def draws_of(loader: Any, feed_of: Callable[[Any], NnunetFeed], *, num_batches: 
 
 
 def verdict(theirs: Side, ours: Side) -> dict[str, Any]:
-    """What differs. `p`: of what is not equal; names below `SMALLEST_P` are in `differing`."""
+    """What is equal, patch by patch, and for the rest the p of the two-sample test; those that differ."""
+    equal: list[str] = []
     found: dict[str, float] = {}
-    for rows, others in ((theirs.draws, ours.draws), (theirs.contents, ours.contents)):
-        for name in sorted({name for row in (*rows, *others) for name in row}):
-            one, other = _column(rows, name), _column(others, name)
-            tolerance = _OF_SHARE if name == "foreground share" else TOLERANCE
-            is_drawn = rows is theirs.draws
-            found[name] = p_of_draws(one, other) if is_drawn else p_of_values(one, other, ours.is_exact, tolerance)
+    for name in _names(theirs.draws, ours.draws):
+        one, other = _column(theirs.draws, name), _column(ours.draws, name)
+        if np.array_equal(one, other, equal_nan=True):
+            equal.append(name)
+        else:
+            # Equal seeds draw equal numbers.
+            found[name] = 0.0
+    for name in _names(theirs.contents, ours.contents):
+        one, other = _column(theirs.contents, name), _column(ours.contents, name)
+        apart = np.abs(one - other) / max(1.0, float(np.nanmax(np.abs(one))))
+        tolerance = _OF_SHARE if name == "foreground share" else TOLERANCE
+        if apart[np.array(ours.is_exact)].max(initial=0.0) > tolerance:
+            found[name] = 0.0
+        elif apart.max() <= tolerance:
+            equal.append(name)
+        else:
+            found[name] = p_of(one, other)
     if theirs.noise or ours.noise:
-        found["noise over its deviation"] = float(ks_2samp(theirs.noise, ours.noise, method="asymp").pvalue)
-    equal = [name for name in found if found[name] == 1.0]
-    return {
-        "differing": [name for name, p in found.items() if p < SMALLEST_P],
-        "num_equal": len(equal),
-        "p": {name: p for name, p in found.items() if name not in equal},
-    }
+        found["noise over its deviation"] = p_of(theirs.noise, ours.noise)
+    return {"differing": [name for name, p in found.items() if p < SMALLEST_P], "equal": equal, "p": found}
+
+
+def p_of(theirs: Array | Sequence[float], ours: Array | Sequence[float]) -> float:
+    """Of the two-sample test of Kolmogorov and Smirnov."""
+    return float(ks_2samp(theirs, ours, method="asymp").pvalue)
+
+
+def _names(*sides: Sequence[Mapping[str, float]]) -> list[str]:
+    return sorted({name for rows in sides for row in rows for name in row})
 
 
 def _column(rows: Sequence[Mapping[str, float]], name: str) -> Array:
     """NaN where a transform was not applied."""
     return np.array([row.get(name, math.nan) for row in rows])
-
-
-def p_of_draws(theirs: Array, ours: Array) -> float:
-    """1 where all numbers are equal, and applied to the same patches; else 0."""
-    return float(np.array_equal(theirs, ours, equal_nan=True))
-
-
-def p_of_values(theirs: Array, ours: Array, is_exact: Sequence[bool], tolerance: float) -> float:
-    """0 where numbers that should be equal are not; else of the two-sample test of all of them, 1 if all are equal."""
-    apart = np.abs(theirs - ours) / max(1.0, float(np.nanmax(np.abs(theirs))))
-    if np.nanmax(apart[np.array(is_exact)], initial=0.0) > tolerance:
-        return 0.0
-    return 1.0 if np.nanmax(apart, initial=0.0) <= tolerance else float(ks_2samp(theirs, ours, method="asymp").pvalue)
 
 
 @contextlib.contextmanager

@@ -2,8 +2,9 @@
 
     [NNUNET_WORK=FOLDER] python benchmarks/nnunet_trainer.py [--only distribution training fast ...]
 
-- batches of each data set: CPU seconds of a batch in one process, batches a second to a consumer that does nothing
-  else, and the largest differences between batches of equal seeds without noise, blur and low resolution.
+- augmentation: CPU seconds of a batch in one process, and the largest differences of batches of equal seeds without
+  noise, blur and low resolution.
+- rates: batches a second to a consumer that does nothing else.
 - distribution: 500 patches of each data set by equal seeds: boxes, foreground, draws, intensities, labels; and ranges
   that were made a tenth wider, which must show.
 - iterations: wall seconds of training iterations, nnU-Net's loop with its workers and with our feed.
@@ -49,7 +50,7 @@ _SCENARIOS = (
     replace(_BY_NAME["regions"], name="regions", dataset_id=413, patch=(40, 56, 40), num_train=20),
     Scenario(name="CT-like phantoms", dataset_id=414, patch=(80, 80, 80), num_train=6, num_test=0, thick_axis=3),
 )
-_ROUNDS, _NUM_CPU, _NUM_RATE = 5, 8, 30
+_ROUNDS, _NUM_CPU, _NUM_RATE = 5, 4, 30
 # Of the comparison of draws: small, so that 500 patches take half a minute.
 _PATCHES = {411: (24, 32, 24), 412: (8, 48, 40), 413: (24, 32, 24), 414: (32, 32, 32)}
 # A small network on small patches, so that eleven trainings fit into some minutes on two cores.
@@ -139,7 +140,7 @@ def rate_of_feed(loader: Any, num: int, **consumer: Any) -> float:
         return batches_per_s(feed, **consumer)
 
 
-def largest_differences(loader: Any, *, num: int = 60) -> dict[str, Any]:
+def largest_differences(loader: Any, *, num: int) -> dict[str, Any]:
     """Over batches of equal seeds: of intensities, and the share of labels that differ."""
     steps = [step for step in loader.transforms.transforms if hasattr(step, "apply_probability")]
     numbers = {id(step): step.apply_probability for step in steps}
@@ -163,23 +164,25 @@ def largest_differences(loader: Any, *, num: int = 60) -> dict[str, Any]:
     return {"num_batches": num, "intensity": voxels, "share_of_labels": statistics.fmean(labels)}
 
 
-def measure_batches(scenario: Scenario, preprocessed: Path) -> dict[str, Any]:
-    loader, num_cores = open_loader(scenario, preprocessed), len(os.sched_getaffinity(0))
+def measure_augmentation(scenario: Scenario, preprocessed: Path) -> dict[str, Any]:
+    loader = open_loader(scenario, preprocessed)
     with feed_of(loader) as feed:
         # Both have read their files once.
         sides = {"nnunet": loader.generate_train_batch, "voxelocity": lambda: feed._make(feed._draw())}
         calls = {name: partial(cpu_seconds, make, _NUM_CPU) for name, make in sides.items()}
         cpu = alternate(calls, _ROUNDS, warm_ups=1)
         left = [type(transform).__name__ for transform in feed.chain.rest]
-    rates = _rates(loader, num_cores)
     return {
         "patch": list(scenario.patch),
         "left_to_nnunet": left,
         "cpu_seconds_a_batch": cpu,
         "cpu_ratios": [a / b for a, b in zip(cpu["nnunet"], cpu["voxelocity"], strict=True)],
-        **rates,
-        "equal_seeds": largest_differences(loader),
+        "equal_seeds": largest_differences(loader, num=20),
     }
+
+
+def measure_rates(scenario: Scenario, preprocessed: Path) -> dict[str, Any]:
+    return _rates(open_loader(scenario, preprocessed), len(os.sched_getaffinity(0)))
 
 
 def _rates(loader: Any, num_cores: int, **consumer: Any) -> dict[str, Any]:
@@ -322,7 +325,8 @@ def main() -> None:
         "nnunet_trainer",
         __doc__,
         {
-            **{f"batches of {scenario.name}": partial(_each, measure_batches, [scenario]) for scenario in _SCENARIOS},
+            "augmentation": partial(_each, measure_augmentation),
+            "rates": partial(_each, measure_rates),
             "distribution": partial(_each, measure_distribution),
             "iterations": partial(_each, measure_iterations, _SCENARIOS[:1]),
             "training": partial(_once, measure_band),

@@ -13,9 +13,10 @@ import torch
 
 pytest.importorskip("nnunetv2", reason="nnU-Net v2")
 from nnunet_folder import Scenario, plan, write_dataset
+from shared.limits import HANGS_S
 
-pytestmark = pytest.mark.nightly
-SCENARIO = Scenario(name="phantoms", dataset_id=421, patch=(24, 32, 24), num_train=4, num_test=1, thick_axis=3)
+pytestmark = [pytest.mark.nightly, pytest.mark.data]
+SCENARIO = Scenario(name="hippocampus", dataset_id=421, patch=(24, 32, 24), num_train=4, num_test=1)
 TRAINERS = """
 import torch
 from voxelocity.nnunet.trainer import trainer_class
@@ -35,7 +36,6 @@ def tiny(name):
 
 globals().update({f"{name}_tiny": tiny(name) for name in NAMES})
 """
-LIMIT_S = 600
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def folders(tmp_path_factory):
 
 def run(folders, name, *words):
     command = [sys.executable, str(Path(sys.executable).with_name(name)), *map(str, words)]
-    done = subprocess.run(command, env=folders[1], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(command, env=folders[1], capture_output=True, text=True, timeout=HANGS_S, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -64,7 +64,7 @@ def run(folders, name, *words):
 def kill_after_a_checkpoint(folders, fold, *words):
     command = [sys.executable, str(Path(sys.executable).with_name("nnUNetv2_train")), *map(str, words)]
     process = subprocess.Popen(command, env=folders[1], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end_s = time.monotonic() + LIMIT_S
+    end_s = time.monotonic() + HANGS_S
     while not (fold / "checkpoint_latest.pth").exists():
         assert process.poll() is None, "it ended before it was killed"
         assert time.monotonic() < end_s

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness import ROOT
-from tables_of import comparisons, inference, monai, ranks, recipes, tuning, watching
+from tables_of import comparisons, inference, monai, nnunet, ranks, recipes, tuning, watching
 from tables_of.concepts import TABLE_OF, page_tables
 from tables_of.measured import measured_page
 from tables_of.races import readme_table, target_picture
@@ -36,6 +36,7 @@ _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
     },
     "monai.md": {"the chains": monai.chain_lines, "the curves": monai.curve_lines},
     "monai-transforms.md": {"the random transforms": monai.parity_lines},
+    "nnunet.md": {"the batches": nnunet.batch_lines, "the trainings": nnunet.learning_lines},
     "plan.md": {"the memory": tuning.memory_lines},
     "recipes/brain.md": {
         "the ranks": recipes.brain_lines,

@@ -1,6 +1,7 @@
 """nnU-Net's chain of transforms, and stand-ins for its data set and its loader."""
 
 import numpy as np
+import torch
 from batchgeneratorsv2.transforms.intensity.brightness import MultiplicativeBrightnessTransform
 from batchgeneratorsv2.transforms.intensity.contrast import BGContrast, ContrastTransform
 from batchgeneratorsv2.transforms.intensity.gamma import GammaTransform
@@ -56,7 +57,7 @@ def nnunet_chain(
 class FakeDataset:
     """Cases as nnU-Net's data sets give them out, of different shapes, smaller and larger than a patch."""
 
-    def __init__(self, shapes, *, num_channels=1, has_previous=False, seed=0):
+    def __init__(self, shapes, *, num_channels=1, has_previous=False, has_ignored=False, seed=0):
         rng = np.random.default_rng(seed)
         self.identifiers = [f"case_{number}" for number in range(len(shapes))]
         self.num_loads = 0
@@ -67,6 +68,8 @@ class FakeDataset:
             label[:, 3:-3, 4:-4, 2:-2] = 1
             label[:, 5:-5, 6:-6, 4:-4] = 2
             label[:, :1] = -1
+            if has_ignored:
+                label[:, -4:, ::2] = 3
             places = np.argwhere(label == 1), np.argwhere(label == 2)
             previous = np.roll(label, 2, axis=2).clip(0) if has_previous else None
             self._cases[identifier] = image, label, previous, {"class_locations": {1: places[0], 2: places[1]}}
@@ -99,3 +102,34 @@ class FakeLoader:
         else:
             start = [np.random.randint(a, b + 1) for a, b in zip(low, high, strict=True)]
         return start, [a + b for a, b in zip(start, self.patch_size, strict=True)]
+
+    def own_samples(self):
+        """What nnU-Net's loader makes: each sample cropped, padded and put through its own chain."""
+        samples, keys = [], self.get_indices()
+        for number, key in enumerate(keys):
+            image, label, previous, properties = self._data.load_case(key)
+            is_forced = self.get_do_oversample(number)
+            box = self.get_bbox(np.array(image.shape[1:]), is_forced, properties["class_locations"])
+            labels = [part for part in (label, previous) if part is not None]
+            crops = [padded_crop(part, *box, -1) for part in labels]
+            image, label = torch.from_numpy(padded_crop(image, *box, 0)), torch.from_numpy(np.concatenate(crops))
+            if self.patch_size_was_2d:
+                image, label = image[:, 0], label[:, 0]
+            samples.append(self.transforms(image=image, segmentation=label.to(torch.int16)))
+        return list(keys), samples
+
+    def generate_train_batch(self):
+        """Those, stacked."""
+        keys, samples = self.own_samples()
+        scales = zip(*(sample["segmentation"] for sample in samples), strict=True)
+        data = torch.stack([sample["image"] for sample in samples])
+        return {"data": data, "target": [torch.stack(scale) for scale in scales], "keys": keys}
+
+
+def padded_crop(array, start, stop, fill):
+    """The box of an array, filled where it reaches beyond it."""
+    out = np.full((array.shape[0], *(b - a for a, b in zip(start, stop, strict=True))), fill, array.dtype)
+    inside = [(max(a, 0), min(b, n)) for a, b, n in zip(start, stop, array.shape[1:], strict=True)]
+    to = tuple(slice(a - origin, b - origin) for (a, b), origin in zip(inside, start, strict=True))
+    out[(slice(None), *to)] = array[(slice(None), *(slice(a, b) for a, b in inside))]
+    return out

@@ -17,30 +17,6 @@ from .own_chain import FakeDataset, FakeLoader, nnunet_chain
 SHAPES = [(20, 31, 24), (14, 22, 18), (33, 26, 29)]
 
 
-def padded_crop(array, start, stop, fill):
-    out = np.full((array.shape[0], *(b - a for a, b in zip(start, stop, strict=True))), fill, array.dtype)
-    inside = [(max(a, 0), min(b, n)) for a, b, n in zip(start, stop, array.shape[1:], strict=True)]
-    to = tuple(slice(a - origin, b - origin) for (a, b), origin in zip(inside, start, strict=True))
-    out[(slice(None), *to)] = array[(slice(None), *(slice(a, b) for a, b in inside))]
-    return out
-
-
-def own_batch(loader):
-    """What nnU-Net's loader makes: each sample cropped, padded and put through its own chain."""
-    samples, keys = [], loader.get_indices()
-    for number, key in enumerate(keys):
-        image, label, previous, properties = loader._data.load_case(key)
-        is_forced = loader.get_do_oversample(number)
-        box = loader.get_bbox(np.array(image.shape[1:]), is_forced, properties["class_locations"])
-        labels = [part for part in (label, previous) if part is not None]
-        crops = [padded_crop(part, *box, -1) for part in labels]
-        image, label = torch.from_numpy(padded_crop(image, *box, 0)), torch.from_numpy(np.concatenate(crops))
-        if loader.patch_size_was_2d:
-            image, label = image[:, 0], label[:, 0]
-        samples.append(loader.transforms(image=image, segmentation=label.to(torch.int16)))
-    return list(keys), samples
-
-
 def seed_all(seed):
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -74,7 +50,7 @@ def test_equal_seeds_give_the_batches_of_nnunet(name):
     with feed_of(loader) as feed:
         for seed in range(40):
             seed_all(seed)
-            keys, samples = own_batch(loader)
+            keys, samples = loader.own_samples()
             seed_all(seed)
             drawn = feed._draw()
             batch = feed._make(drawn)
@@ -101,7 +77,7 @@ def test_flat_patches_are_those_of_nnunet():
     with feed_of(loader) as feed:
         for seed in range(30):
             seed_all(seed)
-            _, samples = own_batch(loader)
+            _, samples = loader.own_samples()
             seed_all(seed)
             drawn = feed._draw()
             batch = feed._make(drawn)
@@ -121,7 +97,7 @@ def test_the_labels_of_a_cascade_move_with_the_image():
     with feed_of(loader) as feed:
         for seed in range(10):
             seed_all(seed)
-            _, samples = own_batch(loader)
+            _, samples = loader.own_samples()
             seed_all(seed)
             batch = feed._make(feed._draw())
             wanted = torch.stack([sample["segmentation"][0] for sample in samples])
@@ -141,7 +117,7 @@ def test_from_the_first_foreign_transform_on_nnunet_does_the_rest():
     with feed_of(loader) as feed:
         assert feed.chain.rest == chain.transforms, "a warp that we cannot make: all of it"
         seed_all(3)
-        _, samples = own_batch(loader)
+        _, samples = loader.own_samples()
         seed_all(3)
         # Both draw box and chain of a sample in turn, and the chain here as it is applied.
         assert next(feed)["data"].shape == (2, *samples[0]["image"].shape)

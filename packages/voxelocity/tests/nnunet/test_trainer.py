@@ -4,11 +4,17 @@ import runpy
 
 import numpy as np
 import pytest
+import torch
 
+from voxelocity.nnunet.fast_step import step_loss
 from voxelocity.nnunet.places import FOLDER, VARIABLE
 from voxelocity.nnunet.trainer import VoxelocityFeed, trainer_class
 
 pytest.importorskip("nnunetv2", reason="nnU-Net v2")
+from batchgeneratorsv2.transforms.utils.deep_supervision_downsampling import DownsampleSegForDSTransform
+from nnunetv2.training.loss.compound_losses import DC_and_BCE_loss, DC_and_CE_loss
+from nnunetv2.training.loss.deep_supervision import DeepSupervisionWrapper
+from nnunetv2.training.loss.dice import MemoryEfficientSoftDiceLoss
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
@@ -47,3 +53,38 @@ def told(step):
         return step.apply_probability, told(step.transform)
     kept = {key: value for key, value in vars(step).items() if not key.startswith(("_", "benchmark"))}
     return type(step).__name__, {key: str(value) for key, value in kept.items()}
+
+
+@pytest.mark.parametrize("ignored", [None, 3])
+@pytest.mark.parametrize("over_batch", [False, True])
+def test_our_loss_is_that_of_nnunet(over_batch, ignored):
+    settings = {"batch_dice": over_batch, "smooth": 1e-5, "do_bg": False, "ddp": False}
+    single = DC_and_CE_loss(settings, {}, ignore_label=ignored, dice_class=MemoryEfficientSoftDiceLoss)
+    theirs = DeepSupervisionWrapper(single, [0.6, 0.4, 0.0])
+    ours = step_loss(theirs, ignored=ignored)
+    assert ours.takes_classes
+    label = torch.randint(0, 3 if ignored is None else 4, (2, 1, 16, 12, 8), dtype=torch.int16)
+    scales = [[1, 1, 1], [0.5, 0.5, 0.5], [0.25, 0.25, 0.25]]
+    targets = [torch.stack(scale) for scale in zip(*(scales_of(sample, scales) for sample in label), strict=True)]
+    logits = [torch.randn(2, 3, *target.shape[2:], requires_grad=True) for target in targets]
+    values, slopes = [], []
+    for value in (theirs(logits, targets), ours(logits, ours.label_of(targets))):
+        values.append(value)
+        slopes.append(torch.autograd.grad(value, logits[:2]))
+    torch.testing.assert_close(*values, rtol=1e-5, atol=1e-6)
+    for mine, other in zip(*slopes, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-7)
+
+
+def scales_of(label, scales):
+    return DownsampleSegForDSTransform(scales)(segmentation=label)["segmentation"]
+
+
+@pytest.mark.parametrize("change", ["weights", "background", "regions"])
+def test_other_losses_stay_those_of_nnunet(change):
+    settings = {"batch_dice": True, "smooth": 1e-5, "do_bg": change == "background", "ddp": False}
+    if change == "regions":
+        loss = DC_and_BCE_loss({}, {**settings, "do_bg": True})
+    else:
+        loss = DC_and_CE_loss(settings, {}, 2 if change == "weights" else 1, 1, dice_class=MemoryEfficientSoftDiceLoss)
+    assert not step_loss(DeepSupervisionWrapper(loss, [1.0]), ignored=None).takes_classes

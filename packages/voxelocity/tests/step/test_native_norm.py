@@ -8,7 +8,7 @@ import torch
 from voxelocity.core import native
 from voxelocity.step import NetworkConfig, build_network, native_norm
 from voxelocity.step.fused import set_fused
-from voxelocity.step.fused_norm import InstanceNorm, join
+from voxelocity.step.fused_norm import InstanceNorm, NormedSequence, join, use_own_norms
 from voxelocity.step.native_norm import can_run, knows, norm_act
 
 CHANNELS_LAST = torch.channels_last_3d
@@ -206,3 +206,27 @@ def test_predictions_need_no_gradients(context):
         found = norm_act(features((1, 8, 3, 4, 5)) * 1.0, norm, None)
     assert not found.requires_grad
     assert error(found, torch.nn.InstanceNorm3d.forward(norm, features((1, 8, 3, 4, 5)))) < 3e-6
+
+
+def test_in_torchs_sequences_the_activation_is_fused_with_the_norm_before_it(calls):
+    torch.manual_seed(0)
+    plain = torch.nn.Sequential(
+        torch.nn.Conv3d(2, 6, 3, padding=1),
+        torch.nn.InstanceNorm3d(6, affine=True),
+        torch.nn.LeakyReLU(inplace=True),
+        torch.nn.Conv3d(6, 4, 3, padding=1),
+        torch.nn.InstanceNorm3d(4),
+    )
+    ours = copy.deepcopy(plain)
+    use_own_norms(ours, in_sequences=True)
+    assert type(ours) is NormedSequence
+    assert list(ours.state_dict()) == list(plain.state_dict())
+    made, wanted = (
+        network.to(memory_format=CHANNELS_LAST)(features((2, 2, 6, 5, 4)).detach()) for network in (ours, plain)
+    )
+    assert [type(activation) for activation in calls] == [torch.nn.LeakyReLU, type(None)]
+    torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-5)
+    made.square().sum().backward()
+    wanted.square().sum().backward()
+    for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3)

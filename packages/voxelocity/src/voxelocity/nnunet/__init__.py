@@ -3,6 +3,7 @@
 - `chain`: nnU-Net's chain of transforms as one pass of our engine, and what of it is left to nnU-Net.
 - `cases`: its preprocessed cases, in memory as far as they fit. `feed`: batches made ahead in threads.
 - `trainer`: what turns a trainer of nnU-Net into one of ours; `trainers`: those, where nnU-Net looks for them.
+- `fast`: the trainers that also take our step and end with a clock; `fast_step`: that step, for nnU-Net's network.
 
 The only room that knows nnU-Net. Importing it imports neither nnU-Net nor batchgeneratorsv2.
 """

@@ -1,4 +1,4 @@
-"""What makes one of our trainers from any trainer of nnU-Net: where its batches come from, and nothing else."""
+"""What makes one of our trainers from any trainer of nnU-Net: where its batches come from, and whose step it takes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from voxelocity.nnunet.cases import NnunetCases
+from voxelocity.nnunet.fast import VoxelocityFast
 from voxelocity.nnunet.feed import NnunetFeed
 from voxelocity_observe.core.host import available_memory_bytes, cpu_budget, local_ranks
 from voxelocity_observe.core.quantities import bytes_text, count_text
 
 NAME = "nnUNetTrainerVoxelocity"
 """Of our form of nnU-Net's default trainer. That of another has the end of its name too."""
+FAST = "Fast"
+"""After that name: with our step too."""
 _THEIRS = "nnUNetTrainer"
 _PROCESSES = "nnUNet_n_proc_DA"
 # Of the memory that is free when training begins; validation and export at the end need theirs.
@@ -23,7 +27,7 @@ _NUM_AHEAD = 3
 
 
 class VoxelocityFeed:
-    """Comes before one of nnU-Net's trainers among the bases of a class, and takes over `get_dataloaders` alone.
+    """Comes before one of nnU-Net's trainers among the bases of a class, and takes over `get_dataloaders`.
 
     Loss, schedule, optimizer, checkpoints, validation and export stay nnU-Net's.
     """
@@ -52,6 +56,15 @@ class VoxelocityFeed:
             feeds.append(feed)
         return feeds[0], feeds[1]
 
+    def save_checkpoint(self: Any, filename: str) -> None:
+        """nnU-Net's file, moved to its place once it is whole: a kill leaves the one before."""
+        target = Path(filename)
+        part = target.with_name(f".{target.name}.part")
+        super().save_checkpoint(str(part))  # type: ignore[misc]
+        # Only one rank writes, and none if that is off.
+        if part.exists() and self.local_rank == 0:
+            part.replace(target)
+
     def on_train_end(self: Any) -> None:
         """Ends the threads."""
         super().on_train_end()  # type: ignore[misc]
@@ -64,6 +77,8 @@ class VoxelocityFeed:
 def trainer_class(name: str) -> type:
     """Our form of one of nnU-Net's trainers: nnUNetTrainerVoxelocity_250epochs is its nnUNetTrainer_250epochs.
 
+    nnUNetTrainerVoxelocityFast_250epochs is the same with our step.
+
     Raises:
         AttributeError: the name is not of this form, or nnU-Net has no such trainer.
     """
@@ -71,11 +86,14 @@ def trainer_class(name: str) -> type:
         import nnunetv2
         from nnunetv2.utilities.find_class_by_name import recursive_find_python_class
 
-        package, theirs = nnunetv2.__path__[0], _THEIRS + name.removeprefix(NAME)
+        end = name.removeprefix(NAME)
+        ours = (VoxelocityFast, VoxelocityFeed) if end.startswith(FAST) else (VoxelocityFeed,)
+        package, theirs = nnunetv2.__path__[0], _THEIRS + end.removeprefix(FAST)
         folder = os.path.join(package, "training", _THEIRS)
         base = recursive_find_python_class(folder, theirs, f"nnunetv2.training.{_THEIRS}", package)
         if base is not None:
-            return type(name, (VoxelocityFeed, base), {"__doc__": f"{theirs} over Voxelocity's feed."})
+            added = "feed and step" if len(ours) > 1 else "feed"
+            return type(name, (*ours, base), {"__doc__": f"{theirs} over Voxelocity's {added}."})
     raise AttributeError(f"nnunet: no trainer is called {name}")
 
 

@@ -122,6 +122,20 @@ class InstanceNorm(nn.InstanceNorm3d):
         return super().forward(features)
 
 
+class NormedSequence(nn.Sequential):
+    """torch's sequence, up to roundings; fuses an activation with one of our norms before it where possible."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        norm: InstanceNorm | None = None
+        for module in self:
+            if norm is None and isinstance(module, InstanceNorm):
+                norm = module
+                continue
+            features = module(features) if norm is None else norm(features, module)
+            norm = None
+        return features if norm is None else norm(features)
+
+
 def activated(norm: nn.Module, activation: nn.Module, features: torch.Tensor) -> torch.Tensor:
     """The activation of the norm of the features, fused where that is possible."""
     result: torch.Tensor
@@ -138,12 +152,16 @@ def join(features: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.cat((features, other), dim=1)
 
 
-def use_own_norms(network: nn.Module) -> None:
+def use_own_norms(network: nn.Module, *, in_sequences: bool = False) -> None:
     """Makes torch's instance norms of a foreign network ours, in place; names, weights and hooks stay.
 
-    Activations after them stay apart. A norm whose input is contiguous stays torch's.
+    A norm whose input is contiguous stays torch's. Activations after norms stay apart, whose place only a network's own
+    code knows; but in torch's sequences they follow, and with `in_sequences` they are fused there. Hooks of such an
+    activation are not called.
     """
     for module in network.modules():
+        if in_sequences and type(module) is nn.Sequential:
+            module.__class__ = NormedSequence
         if type(module) is nn.InstanceNorm3d and not module.track_running_stats:
             module.__class__ = InstanceNorm
 

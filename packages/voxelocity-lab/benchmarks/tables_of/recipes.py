@@ -158,8 +158,9 @@ def _interval(ends: dict[str, list[float]] | None, key: str) -> str:
 
 
 def _gains(scores: dict[str, Any]) -> list[str]:
+    baselines = scores.get("baselines", {})
     found = [
-        f"{scores['patch_auc'] - scores['baselines'][name]['patch_auc']:.3f}{_interval(ends, 'patch_auc')} over the {name}"
+        f"{scores['patch_auc'] - baselines[name]['patch_auc']:.3f}{_interval(ends, 'patch_auc')} over the {name}"
         for name, ends in scores.get("gains", {}).items()
     ]
     return [f"The gain of the networks for patches, from the same draws: {'; '.join(found)}."] if found else []

@@ -17,7 +17,7 @@ from voxelocity_lab.recipes.pathology.model import load_patches
 from voxelocity_lab.recipes.pathology.slides import Box, Slide
 from voxelocity_observe.core.errors import DatasetError, InputError
 
-SMALL = {"fit.batch_size": 8, "fit.steps": 2, "tissue.downsample": 4.0}
+SMALL = {"fit.batch_size": 8, "fit.steps": 1, "tissue.downsample": 4.0}
 
 
 def write_bare(path, pixels, **options):
@@ -64,7 +64,7 @@ def test_all_of_them_are_predicted_and_what_is_odd_is_said(tiles, foreign, tmp_p
     assert "tissue.least_saturation=0" in said
     results = out / "predicted_foreign"
     scores = json.loads((results / "scores.json").read_text())
-    assert scores["verdict"].startswith("Predicted 9 slides of foreign")
+    assert scores["num_squares"] > 100
     files = sorted(path.name for path in (results / "heat").iterdir())
     assert files == sorted(f"{path.stem}.tiff" for path in foreign.iterdir())
     shapes = {name: tifffile.imread(results / "heat" / name).shape for name in files}
@@ -76,7 +76,9 @@ def test_all_of_them_are_predicted_and_what_is_odd_is_said(tiles, foreign, tmp_p
 def test_a_size_of_pixels_that_no_scanner_has_is_none(tmp_path):
     pixels = tissue(128, 128)[0]
     for dots in (72, 300):
-        path = write_bare(tmp_path / f"{dots}.tif", pixels, photometric="rgb", resolution=(dots, dots), resolutionunit=2)
+        path = write_bare(
+            tmp_path / f"{dots}.tif", pixels, photometric="rgb", resolution=(dots, dots), resolutionunit=2
+        )
         assert Slide(path).micrometers is None
     (tmp_path / "slides.csv").write_text("slide,annotation,micrometers\n72.tif,,0.25\n")
     (piece,) = find_pieces(tmp_path)
@@ -127,7 +129,7 @@ def test_training_on_gray_or_tiny_images_says_what_is_missing(tmp_path):
             recipe.train(call)
     Image.fromarray(rgb[:20, :20]).save(tmp_path / "s.png")
     Image.fromarray(tumor[:20, :20]).save(tmp_path / "m.png")
-    with pytest.raises(DatasetError, match=r"lie at least 16 pixels from the edges of a piece"):
+    with pytest.raises(DatasetError, match=r"both lie at least 16 pixels from the edges of a piece"):
         recipe.train(call)
 
 

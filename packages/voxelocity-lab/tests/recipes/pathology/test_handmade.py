@@ -39,8 +39,7 @@ def test_a_regression_of_them_tells_unseen_phantoms_apart_and_is_kept_as_plain_d
     call = call_of(tiles, None, overrides={"fit.batch_size": 16, "augment.enabled": False, "tissue.downsample": 4.0})
     pieces = find_pieces(tiles)
     seen, unseen = (
-        PatchBatches(OpenPieces(chosen), Blocks(2**28), settings(call), seed=0)
-        for chosen in (pieces[:3], pieces[3:])
+        PatchBatches(OpenPieces(chosen), Blocks(2**28), settings(call), seed=0) for chosen in (pieces[:3], pieces[3:])
     )
     fitted = fit_handmade(seen(step) for step in range(3))
     kept = HandMade.from_plain(json.loads(json.dumps(fitted.to_plain())))

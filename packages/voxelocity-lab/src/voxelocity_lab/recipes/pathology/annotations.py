@@ -60,7 +60,7 @@ class Annotation:
             self._check_values()
 
     def _check_values(self) -> None:
-        """Refuses labels that count from 0, or colors, which would be no tumor; a slide is too large to be looked at."""
+        """Refuses an image of labels that count from 0, or of colors, none of which would be tumor."""
         pixels = None if self._mask is None else self._mask.photograph
         if pixels is not None and pixels.any() and not (pixels[0] > _HALF).any():
             raise InputError(

@@ -39,7 +39,9 @@ class Baselines:
         self._where = {"device": device, "blocks": blocks}
         self._config = _unturned(models[0].config)
         self._ratings = {model.fold: ratings_of(model, device) for model in models}
-        names = [name for name in self._ratings[models[0].fold] if all(name in found for found in self._ratings.values())]
+        names = [
+            name for name in self._ratings[models[0].fold] if all(name in found for found in self._ratings.values())
+        ]
         self._rated: dict[str, tuple[list[Rated], list[Rated]]] = {name: ([], []) for name in names}
 
     def add(self, model: TrainedPatches, heat: HeatMap, slide: Slide, annotation: Annotation, box: Box) -> None:

@@ -175,9 +175,7 @@ def check_annotated(data: Path, pieces: Sequence[Piece]) -> None:
     )
 
 
-def _rows(
-    path: Path, needed: Sequence[str], optional: Sequence[str] = ()
-) -> Iterator[tuple[int, Mapping[str, str]]]:
+def _rows(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> Iterator[tuple[int, Mapping[str, str]]]:
     # Spreadsheets write a byte-order mark, and in some countries semicolons; a line may end before its last columns.
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -315,8 +313,8 @@ def _check_patients(path: Path, rows: Sequence[tuple[int, Mapping[str, str]]], r
         if fold != before:
             raise DatasetError(
                 f"pathology: {path} gives the patient '{patient}' fold {before} in line {before_line} and fold {fold} "
-                f"in line {line}, so that networks are scored on patients they know; give a patient one fold, or remove "
-                "the column fold"
+                f"in line {line}, so that networks are scored on patients they know; give a patient one fold, or "
+                "remove the column fold"
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from voxelocity_lab.recipes.pathology.settings import SQUARE
 _Float64 = npt.NDArray[np.float64]
 _NUM_LEVELS = 3
 # Of the regression, on features of unit variance.
-_PENALTY = 30.0
+_PENALTY = 3.0
 # Standard deviations; a square of more would decide alone.
 _MOST_FAR = 4.0
 _LEAST = 1.0 / 255.0
@@ -87,21 +87,20 @@ def measure_features(images: torch.Tensor) -> torch.Tensor:
     stains = torch.einsum("bcyx,cs->bsyx", density, torch.from_numpy(STAINS_APART).float())
     gray = density.mean(dim=1, keepdim=True)
     saturation = 1.0 - images.amin(dim=1, keepdim=True) / images.amax(dim=1, keepdim=True).clamp(min=_LEAST)
-    share = SQUARE / images.shape[2]
-    found = [_moments(part) for part in _parts(torch.cat([stains, gray, saturation], dim=1), share)]
-    plane = torch.cat([stains[:, :1], gray], dim=1)
+    colors = torch.cat([stains, gray, saturation], dim=1)
+    found = [_moments(colors), _moments(_middle(colors, SQUARE))]
+    plane, side = torch.cat([stains[:, :1], gray], dim=1), SQUARE
     for _ in range(_NUM_LEVELS):
-        found += [part.mean(dim=(2, 3)) for part in _parts(_texture(plane), share)]
-        plane = functional.avg_pool2d(plane, 2)
+        texture = _texture(plane)
+        found += [part.mean(dim=(2, 3)) for part in (*texture, *(_middle(part, side) for part in texture))]
+        plane, side = functional.avg_pool2d(plane, 2), side // 2
     return torch.cat(found, dim=1)
 
 
-def _parts(planes: torch.Tensor, share: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Planes (b, c, y, x) of a patch, and of its middle, this share of its sides."""
-    height, width = planes.shape[2:]
-    side = max(1, round(share * height))
-    top, left = (height - side) // 2, (width - side) // 2
-    return planes, planes[:, :, top : top + side, left : left + side]
+def _middle(planes: torch.Tensor, side: int) -> torch.Tensor:
+    """The square of this side, or all where there is less, in the middle of planes (b, c, y, x)."""
+    top, left = (max(0, (size - side) // 2) for size in planes.shape[2:])
+    return planes[:, :, top : top + side, left : left + side]
 
 
 def _moments(planes: torch.Tensor) -> torch.Tensor:
@@ -114,16 +113,23 @@ def _moments(planes: torch.Tensor) -> torch.Tensor:
     return torch.cat([mean, deviation, skewness], dim=1)
 
 
-def _texture(planes: torch.Tensor) -> torch.Tensor:
-    """(b, 4 c, y, x) of (b, c, y, x)."""
-    slopes = torch.zeros_like(planes)
-    slopes[..., :-1, :] += (planes[..., 1:, :] - planes[..., :-1, :]).abs()
-    slopes[..., :-1] += (planes[..., 1:] - planes[..., :-1]).abs()
-    apart = (planes - functional.avg_pool2d(planes, 3, 1, 1, count_include_pad=False)).abs()
-    return torch.cat([slopes, apart, _opened(planes), -_opened(-planes)], dim=1)
+def _texture(planes: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Four maps (b, c, ...) of planes (b, c, y, x), each smaller by the same on all sides."""
+    inside = planes[..., 1:-1, 1:-1]
+    slopes = (planes[..., 2:, 1:-1] - inside).abs() + (planes[..., 1:-1, 2:] - inside).abs()
+    apart = (inside - _over_three(planes, lambda one, two, three: (one + two + three) / 3.0)).abs()
+    return slopes, apart, _opened(planes), -_opened(-planes)
 
 
 def _opened(planes: torch.Tensor) -> torch.Tensor:
     """Without spots that are higher than what surrounds them and smaller than three pixels."""
-    least = -functional.max_pool2d(-planes, 3, 1, 1)
-    return functional.max_pool2d(least, 3, 1, 1)
+    least = _over_three(planes, lambda one, two, three: torch.minimum(torch.minimum(one, two), three))
+    return _over_three(least, lambda one, two, three: torch.maximum(torch.maximum(one, two), three))
+
+
+def _over_three(
+    planes: torch.Tensor, combine: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Three neighbors along y, then along x, combined: ten times as quick as torch's pools of stride 1."""
+    rows = combine(planes[..., :-2, :], planes[..., 1:-1, :], planes[..., 2:, :])
+    return combine(rows[..., :-2], rows[..., 1:-1], rows[..., 2:])

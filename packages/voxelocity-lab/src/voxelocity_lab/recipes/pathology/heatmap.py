@@ -142,9 +142,7 @@ def predict_slide(
     inside = (slice(side // 2, side // 2 + rows), slice(side // 2, side // 2 + columns))
     logits = np.where(is_read, total[inside] / np.maximum(num[inside], 1.0), np.nan)
     probability = (1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
-    return HeatMap(
-        probability=probability, step=step, box=box, num_seen=int(is_read.sum()), unread=tuple(unread)
-    )
+    return HeatMap(probability=probability, step=step, box=box, num_seen=int(is_read.sum()), unread=tuple(unread))
 
 
 def _square(box: Box, row: int, column: int, step: float) -> Box:

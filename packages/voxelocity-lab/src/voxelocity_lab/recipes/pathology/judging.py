@@ -109,8 +109,8 @@ def _blank(piece: Piece, heat: HeatMap, least_saturation: float) -> list[str]:
     if heat.num_seen:
         return []
     return [
-        f"No tissue was found in {piece.name}, so nothing of it was predicted: tissue has a color, of a saturation above "
-        f"{least_saturation:g}. If it is a gray image, train and predict with --set tissue.least_saturation=0"
+        f"No tissue was found in {piece.name}, so nothing of it was predicted: tissue has a color, of a saturation "
+        f"above {least_saturation:g}. If it is a gray image, train and predict with --set tissue.least_saturation=0"
     ]
 
 

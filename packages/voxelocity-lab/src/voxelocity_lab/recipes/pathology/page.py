@@ -51,8 +51,8 @@ class Figures:
     """Over everything that was predicted.
 
     Attributes:
-        aucs: of the patches of all pieces that are scored, and of the squares of heat maps: of the networks that have not
-            seen them (`TRAINED`), and of what they must beat.
+        aucs: of the patches of all pieces that are scored, and of the squares of heat maps: of the networks that have
+            not seen them (`TRAINED`), and of what they must beat.
         gains: by how much those of the networks are higher.
         units: what was drawn again for the intervals, in words.
         froc: share of lesions found by false positives a slide; empty if no slide has lesions.
@@ -190,7 +190,7 @@ def _verdict(scores: Sequence[PieceScore], figures: Figures) -> str:
     if figures.unlearned:
         return unlearned_verdict(figures.unlearned)
     if not scores:
-        return f"Predicted {count_text(figures.num_slides, "slide")}{of_data}, without annotations to compare with."
+        return f"Predicted {count_text(figures.num_slides, 'slide')}{of_data}, without annotations to compare with."
     patches, squares = figures.trained
     verdict = (
         f"On {count_text(len(scores), 'unseen piece')}{of_data}, tumor is separated from other tissue with an AUC of "
@@ -224,8 +224,9 @@ def _baseline_table(figures: Figures) -> list[Any]:
     has_intervals = not math.isnan(figures.trained[0].low)
     hint = (
         "AUC of squares without training is of at most 1,000 squares of each piece. Hand-made features are amounts of "
-        "stain, intensity and texture, in a regression on the pieces that the network was trained on. Mean intensity is "
-        "taken as it separates better, darker or lighter; for lesions, the tenth of the squares at that end is listed."
+        "stain, intensity and texture, in a regression on the pieces that the network was trained on. Mean intensity "
+        "is taken as it separates better, darker or lighter; for lesions, the tenth of the squares at that end is "
+        "listed."
     )
     if has_intervals:
         hint = f"In brackets: 95 % intervals, by drawing the {figures.units} again 2,000 times. {hint}"

@@ -90,10 +90,10 @@ class PatchBatches:
         for kind, positions in zip(("other tissue", "tumor"), self._classes, strict=True):
             if not len(positions):
                 raise DatasetError(
-                    f"pathology: the pieces to train on hold no {kind}; a classifier needs both. Tumor is what a mask has "
-                    "above half of its range, or what outlines enclose; other tissue has a color, of a saturation above "
-                    f"{config.tissue.least_saturation:g} (tissue.least_saturation=0 takes gray images as well); and both "
-                    f"lie at least {SQUARE // 2} pixels from the edges of a piece"
+                    f"pathology: the pieces to train on hold no {kind}; a classifier needs both. Tumor is what a mask "
+                    "has above half of its range, or what outlines enclose; other tissue has a color, of a saturation "
+                    f"above {config.tissue.least_saturation:g} (tissue.least_saturation=0 takes gray images too); and "
+                    f"both lie at least {SQUARE // 2} pixels from the edges of a piece"
                 )
 
     def __len__(self) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ from voxelocity_lab.recipes.pathology.slides import Box, Pixels, Slide
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.quantities import count_text
 
+_Positions = npt.NDArray[np.floating[Any]]
 PICTURE_SIDE = 900
 """Pixels of a drawn slide along its longer side, at the most."""
 _MOST_PARTS = 24
@@ -45,8 +48,7 @@ def picture_of(title: str, slide: Slide, heat: HeatMap, annotation: Annotation |
         height, width = (max(1, round(side * zoom)) for side in (part.height, part.width))
         target = Box(y=y, x=x, height=height, width=width).clip(*shape)
         down, across = (
-            first + (np.arange(num) + 0.5) / zoom
-            for first, num in ((part.y, target.height), (part.x, target.width))
+            first + (np.arange(num) + 0.5) / zoom for first, num in ((part.y, target.height), (part.x, target.width))
         )
         pixels[(slice(None), *target.slices)] = _sampled(slide, down * heat.step, across * heat.step)
         squares = (at.astype(int).clip(0, n - 1) for at, n in zip((down, across), heat.probability.shape, strict=True))
@@ -109,7 +111,7 @@ def _cut(box: Box) -> list[Box]:
         return [box]
     num = math.ceil(math.sqrt(longer / shorter))
     ends = [number * longer // num for number in range(num + 1)]
-    spans = [(start, stop - start) for start, stop in zip(ends, ends[1:], strict=False)]
+    spans = [(start, stop - start) for start, stop in itertools.pairwise(ends)]
     if box.height > box.width:
         return [Box(y=box.y + start, x=box.x, height=size, width=box.width) for start, size in spans]
     return [Box(y=box.y, x=box.x + start, height=box.height, width=size) for start, size in spans]
@@ -134,7 +136,7 @@ def pack(sizes: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], tuple
     return [places[number] for number in range(len(sizes))], (bottom, right)
 
 
-def _sampled(slide: Slide, y: npt.NDArray[np.float64], x: npt.NDArray[np.float64]) -> Pixels:
+def _sampled(slide: Slide, y: _Positions, x: _Positions) -> Pixels:
     """(3, y, x): the pixels at these positions of the finest level, which rise evenly."""
     downsample = max(1.0, float(y[-1] - y[0]) / len(y), float(x[-1] - x[0]) / len(x))
     level = slide.level_of(downsample)

@@ -177,8 +177,8 @@ def _unseen_by(
 def _write(
     call: Call, config: PathologyConfig, opened: OpenPieces, judged: Judged
 ) -> tuple[list[SlideHits], list[SlideHits], list[SlidePicture]]:
-    """Writes a heat map a slide, and all lesions; returns what was found in annotated ones, also by intensity alone, and
-    pictures of the worst slides.
+    """Writes a heat map a slide, and all lesions; returns what was found in annotated ones, also by intensity alone,
+    and pictures of the worst slides.
     """
     (call.out / _HEAT).mkdir(exist_ok=True)
     found: list[SlideHits] = []

@@ -23,7 +23,7 @@ from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.errors import DatasetError
 from voxelocity_observe.core.host import cpu_budget
 
-_RESERVE_S = 10.0
+_RESERVE_S = 5.0
 # Patches that hand-made features are fitted to, and at most as many as two epochs have.
 _MOST_FITTED = 2048
 

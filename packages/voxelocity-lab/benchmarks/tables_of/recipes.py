@@ -182,16 +182,34 @@ def slide_lines(record: dict[str, Any]) -> list[str]:
 
 
 def _aucs(scores: dict[str, Any]) -> list[str]:
-    rows = []
+    rows, intervals = [], scores.get("intervals", {})
     for name, key in (("patches", "patch_auc"), ("squares of heat maps", "square_auc")):
         each = [piece[key] for piece in scores["pieces"].values() if piece[key] is not None]
-        rows.append((name, f"{scores[key]:.3f}", f"{statistics.median(each):.3f}", f"{min(each):.3f}", str(len(each))))
+        interval = _interval(intervals.get("trained"), key)
+        rows.append((name, f"{scores[key]:.3f}{interval}", f"{statistics.median(each):.3f}", f"{min(each):.3f}"))
         rows += [
-            (f"{name}, by the {baseline}", f"{aucs[key]:.3f}", "", "", "")
+            (f"{name}, by the {baseline}", f"{aucs[key]:.3f}{_interval(intervals.get(baseline), key)}", "", "")
             for baseline, aucs in scores.get("baselines", {}).items()
             if baseline != "chance"
         ]
-    return [*markdown_table(("AUC of", "all together", "median tile", "least", "tiles with both classes"), rows), ""]
+    num = sum(piece["patch_auc"] is not None for piece in scores["pieces"].values())
+    again = f"; in brackets: 95 % intervals, by drawing the {scores['drawn_again']} again" if intervals else ""
+    lines = [*markdown_table(("AUC of", "all together", "median tile", "least"), rows), ""]
+    lines += [f"Median and least of the {num} tiles with both classes{again}.", *_gains(scores), ""]
+    return lines
+
+
+def _interval(ends: dict[str, list[float]] | None, key: str) -> str:
+    return f" ({ends[key][0]:.3f} to {ends[key][1]:.3f})" if ends and ends[key][0] is not None else ""
+
+
+def _gains(scores: dict[str, Any]) -> list[str]:
+    baselines = scores.get("baselines", {})
+    found = [
+        f"{scores['patch_auc'] - baselines[name]['patch_auc']:.3f}{_interval(ends, 'patch_auc')} over the {name}"
+        for name, ends in scores.get("gains", {}).items()
+    ]
+    return [f"The gain of the networks for patches, from the same draws: {'; '.join(found)}."] if found else []
 
 
 def _example(record: dict[str, Any]) -> list[str]:

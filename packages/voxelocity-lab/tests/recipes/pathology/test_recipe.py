@@ -22,12 +22,22 @@ from voxelocity_lab.recipes.pathology import recipe
 from voxelocity_lab.recipes.pathology.baselines import Baselines, find_spots
 from voxelocity_lab.recipes.pathology.dataset import OpenPieces, Piece, find_pieces, identify
 from voxelocity_lab.recipes.pathology.heatmap import HeatMap, _turned, _turned_back, merged, predict_slide, write_heat
+from voxelocity_lab.recipes.pathology.judging import Judged
 from voxelocity_lab.recipes.pathology.model import PatchNet, find_models, load_patches
-from voxelocity_lab.recipes.pathology.page import PieceScore, SlidePicture, _pictures, _table
+from voxelocity_lab.recipes.pathology.page import (
+    Figures,
+    PieceScore,
+    SlidePicture,
+    _pictures,
+    _table,
+    slides_document,
+)
 from voxelocity_lab.recipes.pathology.patches import PatchBatches, Positions, any_within
+from voxelocity_lab.recipes.pathology.resampling import Estimate
 from voxelocity_lab.recipes.pathology.score import patches_of, roc_auc
 from voxelocity_lab.recipes.pathology.settings import settings
 from voxelocity_lab.recipes.pathology.slides import Blocks, Box, Slide
+from voxelocity_lab.recipes.pathology.train import _fit_handmade
 from voxelocity_observe.core.errors import ConfigError, DatasetError, InputError, ScanError
 
 CPU = torch.device("cpu")
@@ -134,6 +144,21 @@ def test_squares_without_tissue_are_not_looked_at(slide_file, is_dense):
     assert heat.step == 32.0
 
 
+def test_a_square_is_rated_by_all_patches_that_it_lies_in(slide_file):
+    torch.manual_seed(0)
+    network, slide = PatchNet(0.25).eval(), Slide(slide_file)
+    box = Box(y=0, x=0, height=96, width=128)
+    heat = predict_slide([network], slide, config(heat__turns=1), box=box, device=CPU, num_threads=1)
+    total, num = np.zeros((2, 5, 6))
+    for row, column in np.ndindex(3, 4):
+        pixels = slide.read(Box(y=32 * row - 32, x=32 * column - 32, height=96, width=96))
+        with torch.inference_mode():
+            total[row : row + 3, column : column + 3] += network(torch.from_numpy(pixels)[None] / 255.0)[0].numpy()
+        num[row : row + 3, column : column + 3] += 1
+    expected = 1.0 / (1.0 + np.exp(-(total / num)[1:4, 1:5]))
+    np.testing.assert_allclose(heat.probability, expected, rtol=1e-4)
+
+
 def test_blocks_do_not_change_a_heat_map(slide_file, monkeypatch):
     torch.manual_seed(0)
     network, slide, box = PatchNet(0.25).eval(), Slide(slide_file), Box(y=0, x=0, height=320, width=400)
@@ -224,6 +249,12 @@ def test_folds_are_trained_predicted_and_scored(tiles, tmp_path):
     assert scores["format"] == "voxelocity pathology report"
     assert set(scores["pieces"]) == {"t0", "t1", "t2", "t3"}
     assert 0.0 <= scores["patch_auc"] <= 1.0
+    assert scores["drawn_again"] == "4 slides"
+    for name in ("trained", "hand-made features", "untrained network", "mean intensity"):
+        low, high = scores["intervals"][name]["patch_auc"]
+        assert 0.0 <= low <= high <= 1.0
+    assert "95 % intervals, by drawing the 4 slides again" in scores["verdict"]
+    assert set(scores["gains"]) == {"hand-made features", "untrained network", "mean intensity"}
     assert {path.name for path in (out / "heat").iterdir()} == {f"t{number}.tiff" for number in range(4)}
     with (out / "lesions.csv").open() as file:
         assert csv.DictReader(file).fieldnames == ["slide", "probability", "x", "y"]
@@ -384,15 +415,37 @@ def test_the_score_stands_next_to_an_untrained_network_and_to_darkness(tiles, tm
     recipe.predict(call)
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     baselines = scores["baselines"]
-    assert set(baselines) == {"untrained network", "mean intensity", "chance"}
+    assert list(baselines) == ["hand-made features", "untrained network", "mean intensity", "chance"]
     assert baselines["chance"] == {"patch_auc": 0.5, "square_auc": 0.5}
     # The phantoms' tumor is darker than other tissue.
     assert baselines["mean intensity"]["square_auc"] > 0.8
+    assert baselines["hand-made features"]["square_auc"] > 0.6
     page = (tmp_path / "run" / "report.html").read_text()
     for text in (said.getvalue(), page):
         assert "Next to what needs no training" in text
         assert f"{baselines['untrained network']['patch_auc']:.3f}" in text
     assert f"{baselines['mean intensity']['patch_auc']:.3f} by the mean intensity" in scores["verdict"]
+
+
+def test_hand_made_features_know_only_what_the_network_was_trained_on(tiles, tmp_path):
+    recipe.train(small_call(tiles, tmp_path / "run", {"folds": "all", "fit.steps": 1}))
+    pieces, chosen = find_pieces(tiles), config()
+    for fold in (0, 1):
+        kept = load_patches(tmp_path / "run" / f"fold_{fold}").hand_made
+        opened = OpenPieces([piece for piece in pieces if piece.fold != fold])
+        fitted = _fit_handmade(opened, Blocks(2**28), chosen, seed=0)
+        np.testing.assert_allclose(kept.weights, fitted.weights)
+
+
+def test_models_of_earlier_versions_lack_hand_made_features(tiles, tmp_path):
+    recipe.train(small_call(tiles, tmp_path / "run", {"fit.steps": 1}))
+    path = tmp_path / "run" / "fold_0" / "model.json"
+    plain = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in plain.items() if key not in {"hand_made", "micrometers"}}))
+    recipe.predict(small_call(tiles, tmp_path / "run"))
+    assert set(json.loads((tmp_path / "run" / "scores.json").read_text())["baselines"]) == {
+        "untrained network", "mean intensity", "chance",
+    }  # fmt: skip
 
 
 def test_the_untrained_network_is_the_one_that_the_training_began_with(tiles, tmp_path):
@@ -433,13 +486,14 @@ def test_spots_are_the_darkest_or_lightest_tenth_of_the_squares(tmp_path):
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_intensity_separates_in_the_direction_in_which_tumor_differs(tiles, tmp_path, sign):
     recipe.train(small_call(tiles, tmp_path / "run", {"fit.steps": 1}))
-    baselines = Baselines(load_patches(tmp_path / "run" / "fold_0"), device=CPU, blocks=Blocks(2**20))
+    baselines = Baselines([load_patches(tmp_path / "run" / "fold_0")], device=CPU, blocks=Blocks(2**20))
     scores, is_tumor = sign * np.array([0.1, 0.2, 0.8, 0.9]), np.array([False, False, True, True])
-    for rated in (baselines._of_patches, baselines._of_squares):
-        for rating in rated.values():
-            rating.append((scores, is_tumor))
-    assert baselines.aucs()["mean intensity"] == (1.0, 1.0)
-    assert baselines.aucs()["untrained network"] == ((1.0, 1.0) if sign > 0.0 else (0.0, 0.0))
+    for kinds in baselines._rated.values():
+        for rated in kinds:
+            rated.append((scores, is_tumor))
+    aucs = {name: [roc_auc(*kind[0]) for kind in kinds] for name, kinds in baselines.rated().items()}
+    assert aucs["mean intensity"] == [1.0, 1.0]
+    assert aucs["untrained network"] == ([1.0, 1.0] if sign > 0.0 else [0.0, 0.0])
     assert baselines.is_darker == (sign > 0.0)
 
 
@@ -462,9 +516,12 @@ def test_only_lesions_of_the_pieces_that_were_predicted_are_to_be_found(tmp_path
         hot[8, 8] = 0.9
         maps[piece.slide] = [(piece, HeatMap(probability=hot, step=32.0, box=opened.box(piece), num_seen=400))]
     (tmp_path / "run").mkdir()
-    found, _, listed, _ = recipe._write(tmp_path / "run", tmp_path, config(), opened, maps, is_darker=True, shown={})
+    judged = Judged(maps=maps, scores=[], notices=[])
+    found, _, drawn = recipe._write(small_call(tmp_path, tmp_path / "run"), config(), opened, judged)
     assert [(slide.hits, slide.false) for slide in found] == [(pytest.approx((0.9,)), ())] * 2
-    assert [name for name, _ in listed] == ["one/slide.tiff", "two/slide.tiff"]
+    listed = csv.DictReader(io.StringIO((tmp_path / "run" / "lesions.csv").read_text()))
+    assert [line["slide"] for line in listed] == ["one/slide.tiff", "two/slide.tiff"]
+    assert [picture.title for picture in drawn] == ["one/slide.tiff", "two/slide.tiff"]
     assert sorted(path.name for path in (tmp_path / "run" / "heat").iterdir()) == [
         "one_slide.tiff.tiff", "two_slide.tiff.tiff",
     ]  # fmt: skip
@@ -497,3 +554,25 @@ def test_the_truth_of_a_slide_can_be_shown_wherever_it_stands():
     assert [(title, "truth" in films[0].layers) for title, films in slides.figures] == [
         ("b", True), ("a", False), ("c", False),
     ]  # fmt: skip
+
+
+def test_the_verdict_counts_all_slides_and_says_what_is_within_chance():
+    figures = Figures(froc={}, num_slides=20, num_squares=9, seconds=1.0)
+    assert slides_document([], figures, [], [], settings={}).verdict.startswith("Predicted 20 slides, without")
+    trained, others = Estimate(value=0.9, low=0.8, high=0.95), Estimate(value=0.85, low=0.8, high=0.9)
+    for gain, words in (
+        (Estimate(value=0.05, low=-0.01, high=0.1), "over the hand-made features is within chance: 0.050 (-0.010 to"),
+        (Estimate(value=0.05, low=0.01, high=0.1), "The gain over the hand-made features is 0.050 (0.010 to 0.100)."),
+        (Estimate(value=-0.1, low=-0.2, high=0.0), "So the training has gained nothing over them."),
+    ):
+        judged = replace(
+            figures,
+            aucs={"trained": (trained, trained), "hand-made features": (others, others)},
+            gains={"hand-made features": (gain, gain)},
+            units="7 patients",
+        )
+        score = PieceScore(name="a", num_patches=1, patch_auc=0.9, square_auc=0.9, tumor_share=0.5)
+        document = slides_document([score], judged, [], [], settings={})
+        assert words in document.verdict
+        assert "0.900 (0.800 to 0.950) for patches" in document.verdict
+        assert "by drawing the 7 patients again" in document.verdict

@@ -24,6 +24,8 @@ _TUMOR = frozenset({"", "none", "_0", "_1", "tumor", "tumour", "metastases", "me
 _HOLES = frozenset({"_2", "exclusion", "normal"})
 # Kinds of annotations without an area.
 _AREAS = frozenset({"", "polygon", "rectangle", "spline"})
+# Of the range of a mask.
+_HALF = 127
 
 
 class Annotation:
@@ -48,13 +50,23 @@ class Annotation:
             self._tumor, self._holes = read_outlines(path)
             self._check_outlines()
         else:
-            self._mask = Slide(path)
+            self._mask = Slide(path, ground="black")
             if self._mask.shapes[0] != slide.shapes[0]:
                 (height, width), (other_height, other_width) = self._mask.shapes[0], slide.shapes[0]
                 raise InputError(
                     f"pathology: the mask {path} has {width} x {height} pixels, and its slide {slide.path} has "
                     f"{other_width} x {other_height}; they must be equal"
                 )
+            self._check_values()
+
+    def _check_values(self) -> None:
+        """Refuses an image of labels that count from 0, or of colors, none of which would be tumor."""
+        pixels = None if self._mask is None else self._mask.photograph
+        if pixels is not None and pixels.any() and not (pixels[0] > _HALF).any():
+            raise InputError(
+                f"pathology: the mask {self._path} has values up to {int(pixels.max())}, but none above {_HALF} in its "
+                "first channel, which is what counts as tumor; write tumor as 255 and all else as 0"
+            )
 
     def _check_outlines(self) -> None:
         height, width = self._slide.shapes[0]
@@ -91,7 +103,7 @@ class Annotation:
         found = np.zeros((box.height, box.width), bool)
         if inside.height and inside.width:
             part = Box(y=inside.y - box.y, x=inside.x - box.x, height=inside.height, width=inside.width)
-            found[part.slices] = self._blocks.read(mask, inside, level)[0] > 127
+            found[part.slices] = self._blocks.read(mask, inside, level)[0] > _HALF
         return found
 
 

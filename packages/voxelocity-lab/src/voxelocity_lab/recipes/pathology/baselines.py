@@ -1,7 +1,8 @@
-"""What needs no training, on the pieces that are scored: an untrained network, how dark a patch is, and chance."""
+"""What a network must beat, on the pieces that are scored: hand-made features, an untrained network, and darkness."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,59 +19,65 @@ from voxelocity_lab.recipes.pathology.settings import SQUARE, PathologyConfig
 from voxelocity_lab.recipes.pathology.slides import Blocks, Box, Slide
 from voxelocity_lab.recipes.pathology.tissue import Tissue
 
-INTENSITY, CHANCE = "mean intensity", "chance"
+HAND_MADE, UNTRAINED, INTENSITY, CHANCE = "hand-made features", "untrained network", "mean intensity", "chance"
 # Of a piece, rated for a baseline: of this many, an AUC is known to a hundredth or two.
 _MOST_SQUARES = 1000
 _TENTH = 0.9
 
 
 class Baselines:
-    """Collects patches and squares of each scored piece, rated without training.
+    """Collects patches and squares of each scored piece, rated by baselines.
 
     Args:
-        trained: whose network, as it was before its first step, is a baseline.
+        models: of which one at a time rates a piece: by its features, which were fitted to what its network was trained
+            on, and by its network as it was before its first step.
         device: to compute on.
         blocks: keeps pixels.
     """
 
-    def __init__(self, trained: TrainedPatches, *, device: torch.device, blocks: Blocks) -> None:
-        self._config, self._where = trained.config, {"device": device, "blocks": blocks}
-        self._ratings = ratings_of(trained, device)
-        self._of_patches: dict[str, list[Rated]] = {name: [] for name in self._ratings}
-        self._of_squares: dict[str, list[Rated]] = {name: [] for name in self._ratings}
+    def __init__(self, models: Sequence[TrainedPatches], *, device: torch.device, blocks: Blocks) -> None:
+        self._where = {"device": device, "blocks": blocks}
+        self._config = _unturned(models[0].config)
+        self._ratings = {model.fold: ratings_of(model, device) for model in models}
+        names = [
+            name for name in self._ratings[models[0].fold] if all(name in found for found in self._ratings.values())
+        ]
+        self._rated: dict[str, tuple[list[Rated], list[Rated]]] = {name: ([], []) for name in names}
 
-    def add(self, heat: HeatMap, slide: Slide, annotation: Annotation, box: Box) -> None:
+    def add(self, model: TrainedPatches, heat: HeatMap, slide: Slide, annotation: Annotation, box: Box) -> None:
         """Rates the patches of a piece, and at most 1,000 squares of its heat map; the same by each baseline."""
         where: dict[str, Any] = self._where
         boxes, is_tumor = squares_of(heat, annotation, self._config)
-        for name, rating in self._ratings.items():
-            self._of_patches[name].append(patch_scores(rating, slide, annotation, self._config, box=box, **where))
-            self._of_squares[name].append((scores_at(boxes, rating, slide, self._config, **where), is_tumor))
+        for name, (patches, squares) in self._rated.items():
+            rating = self._ratings[model.fold][name]
+            patches.append(patch_scores(rating, slide, annotation, self._config, box=box, **where))
+            squares.append((scores_at(boxes, rating, slide, self._config, **where), is_tumor))
 
     @property
     def is_darker(self) -> bool:
         """Whether tumor is darker than other tissue in these pieces: it is lighter than lymphocytes, for example."""
-        return not pooled_auc(self._of_patches[INTENSITY]) < 0.5
+        return not pooled_auc(self._rated[INTENSITY][0]) < 0.5
 
-    def aucs(self) -> dict[str, tuple[float, float]]:
-        """AUC of patches and of squares, by baseline; empty where no piece was scored.
+    def rated(self) -> dict[str, tuple[list[Rated], list[Rated]]]:
+        """The ratings of patches and of squares of each piece, by baseline.
 
         Intensity is taken in the direction in which tumor differs.
         """
-        if not any(self._of_patches.values()):
-            return {}
-        found = {
-            name: (pooled_auc(self._of_patches[name]), pooled_auc(self._of_squares[name])) for name in self._ratings
-        }
-        if not self.is_darker:
-            patches, squares = found[INTENSITY]
-            found[INTENSITY] = 1.0 - patches, 1.0 - squares
-        return found | {CHANCE: (0.5, 0.5)}
+        sign = 1.0 if self.is_darker else -1.0
+        patches, squares = ([(sign * scores, is_tumor) for scores, is_tumor in kind] for kind in self._rated[INTENSITY])
+        return self._rated | {INTENSITY: (patches, squares)}
 
 
-def ratings_of(trained: TrainedPatches, device: torch.device) -> dict[str, PatchNet | Rating]:
-    """What rates patches without training, by name."""
-    return {"untrained network": trained.before_training().to(device), INTENSITY: darkness}
+def ratings_of(model: TrainedPatches, device: torch.device) -> dict[str, Sequence[PatchNet] | Rating]:
+    """What rates patches next to a network, by name."""
+    before: Sequence[PatchNet] = [model.before_training().to(device)]
+    hand_made = {} if model.hand_made is None else {HAND_MADE: model.hand_made}
+    return {**hand_made, UNTRAINED: before, INTENSITY: darkness}
+
+
+def _unturned(config: PathologyConfig) -> PathologyConfig:
+    """Turning a patch changes no baseline, or by chance alone."""
+    return config.model_copy(update={"heat": config.heat.model_copy(update={"turns": 1})})
 
 
 def darkness(images: torch.Tensor) -> torch.Tensor:

@@ -196,7 +196,7 @@ def _seconds_to_auc(
         torch.set_num_threads(before)
         found = [
             patch_scores(
-                judged, held.slide(piece), annotation, config, box=held.box(piece), device=device, blocks=blocks
+                [judged], held.slide(piece), annotation, config, box=held.box(piece), device=device, blocks=blocks
             )
             for piece in held.pieces
             if (annotation := held.annotation(piece)) is not None
@@ -299,7 +299,7 @@ def _whole(opened: OpenPieces, trained: TrainedPatches, call: Call, aucs: dict[s
     assert annotation is not None, "pieces without were left out"
 
     def ours(is_dense: bool) -> Callable[[], float]:
-        heat_config = config.heat.model_copy(update={"is_dense": is_dense})
+        heat_config = config.heat.model_copy(update={"is_dense": is_dense, "turns": 1})
         chosen = config.model_copy(update={"heat": heat_config})
 
         def once() -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +77,8 @@ def predict_slide(
     num_threads: int,
     blocks: Blocks | None = None,
 ) -> HeatMap:
-    """The heat map of a box of a slide; logits of several networks are averaged.
+    """The heat map of a box of a slide; logits of several networks, and of all patches that a square lies in, are
+    averaged.
 
     Args:
         networks: on the device, in evaluation mode.
@@ -88,7 +89,7 @@ def predict_slide(
         num_threads: that read ahead.
         blocks: keeps pixels for a later call.
     """
-    patch = config.patch
+    patch, side = config.patch, config.patch.side // SQUARE
     factor = slide.downsample_of(patch.level)
     step = SQUARE * factor
     rows, columns = max(1, int(box.height / step)), max(1, int(box.width / step))
@@ -96,7 +97,9 @@ def predict_slide(
     is_seen = np.array(
         [[tissue.has(_square(box, row, column, step)) for column in range(columns)] for row in range(rows)]
     )
-    logits, unread = np.full((rows, columns), np.nan, np.float32), []
+    is_read, unread = np.zeros((rows, columns), bool), []
+    # Of squares up to half a patch beyond the edges; a patch answers for all of its own.
+    total, num = np.zeros((2, rows + side - 1, columns + side - 1), np.float32)
     predict = _dense if config.heat.is_dense else _by_patches
     kept = blocks or Blocks(config.cache_bytes)
     starts = [
@@ -105,7 +108,7 @@ def predict_slide(
         for column in range(0, columns, _BLOCK)
         if is_seen[row : row + _BLOCK, column : column + _BLOCK].any()
     ]
-    margin = (patch.side - SQUARE) // 2
+    margin = side // 2 * SQUARE
 
     def read(number: int) -> Pixels | ScanError:
         start = starts[number]
@@ -129,11 +132,17 @@ def predict_slide(
                 continue
             part = (slice(start[0], start[0] + _BLOCK), slice(start[1], start[1] + _BLOCK))
             with torch.inference_mode(), autocast(config.precision, device):
-                found = predict(networks, pixels, is_seen[part], config, device)
-            logits[part] = np.where(is_seen[part], found, np.nan)
+                answers = predict(networks, pixels, is_seen[part], config, device)
+            is_read[part] = is_seen[part]
+            at, reach = np.argwhere(is_seen[part]) + start, answers.shape[1]
+            for y, x in np.ndindex(reach, reach):
+                square = tuple((at + (side - reach) // 2 + (y, x)).T)
+                total[square] += answers[:, y, x]
+                num[square] += 1.0
+    inside = (slice(side // 2, side // 2 + rows), slice(side // 2, side // 2 + columns))
+    logits = np.where(is_read, total[inside] / np.maximum(num[inside], 1.0), np.nan)
     probability = (1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
-    num_seen = int(np.isfinite(logits).sum())
-    return HeatMap(probability=probability, step=step, box=box, num_seen=num_seen, unread=tuple(unread))
+    return HeatMap(probability=probability, step=step, box=box, num_seen=int(is_read.sum()), unread=tuple(unread))
 
 
 def _square(box: Box, row: int, column: int, step: float) -> Box:
@@ -148,17 +157,15 @@ def _by_patches(
     config: PathologyConfig,
     device: torch.device,
 ) -> _Heat:
-    """Logits of the squares of a block, each from its own patch."""
-    patch, heat = config.patch, config.heat
+    """Logits (n, rows, columns) of the squares of a patch around each square of a block that is looked at."""
+    patch, size = config.patch, config.heat.batch_size
     whole = torch.from_numpy(pixels).to(device).float().div_(255.0)
-    positions = np.argwhere(is_seen)
-    found = np.zeros(is_seen.shape, np.float32)
-    for first in range(0, len(positions), heat.batch_size):
-        some = positions[first : first + heat.batch_size]
-        views = [whole[:, y : y + patch.side, x : x + patch.side] for y, x in (some * SQUARE).tolist()]
-        logits = turned_logits([network.patches for network in networks], torch.stack(views), heat.turns)
-        found[tuple(some.T)] = logits.float().cpu().numpy()
-    return found
+    corners = (np.argwhere(is_seen) * SQUARE).tolist()
+    found = []
+    for first in range(0, len(corners), size):
+        views = [whole[:, y : y + patch.side, x : x + patch.side] for y, x in corners[first : first + size]]
+        found.append(turned_answers(networks, torch.stack(views), config.heat.turns).cpu().numpy())
+    return np.concatenate(found)
 
 
 def _dense(
@@ -168,17 +175,13 @@ def _dense(
     config: PathologyConfig,
     device: torch.device,
 ) -> _Heat:
-    """Logits of all squares of a block from one pass."""
+    """Logits (n, 1, 1) of the squares of a block that are looked at, from one pass over all."""
     whole = torch.from_numpy(pixels).to(device).float().div_(255.0)[None]
-    logits = [
-        _turned_back(network(_turned(whole, turn))[0], turn)
-        for network in networks
-        for turn in range(config.heat.turns)
-    ]
-    found: _Heat = torch.stack(logits).float().mean(dim=0).cpu().numpy()
+    found: _Heat = turned_answers(networks, whole, config.heat.turns)[0].cpu().numpy()
     # The squares around are there to be seen only.
     margin = config.patch.side // SQUARE // 2
-    return found[margin : found.shape[0] - margin, margin : found.shape[1] - margin]
+    inside = found[margin : found.shape[0] - margin, margin : found.shape[1] - margin]
+    return inside[is_seen][:, None, None]
 
 
 def _turned(image: torch.Tensor, turn: int) -> torch.Tensor:
@@ -192,11 +195,13 @@ def _turned_back(image: torch.Tensor, turn: int) -> torch.Tensor:
     return torch.rot90(image, -(turn % 4), dims=(-2, -1))
 
 
-def turned_logits(
-    networks: Sequence[Callable[[torch.Tensor], torch.Tensor]], patches: torch.Tensor, turns: int
-) -> torch.Tensor:
-    """The mean logits of some networks for patches (b, 3, y, x), each seen in the first `turns` of eight ways."""
-    found = [network(_turned(patches, turn)).float() for network in networks for turn in range(turns)]
+def turned_answers(networks: Sequence[PatchNet], images: torch.Tensor, turns: int) -> torch.Tensor:
+    """The mean logits (b, rows, columns) of some networks for the squares of (b, 3, y, x), whose intensities go from 0
+    to 1; each image is seen in the first `turns` of eight ways.
+    """
+    found = [
+        _turned_back(network(_turned(images, turn)).float(), turn) for network in networks for turn in range(turns)
+    ]
     return torch.stack(found).mean(dim=0)
 
 
@@ -222,7 +227,8 @@ def merged(maps: Sequence[HeatMap], slide: Slide) -> HeatMap:
 def write_heat(heat: HeatMap, slide: Slide, path: Path) -> None:
     """Writes the heat map of a whole slide as a pyramidal TIFF of bytes, 255 for certain tumor.
 
-    A pixel is a square of the heat map, and its size is in the file, so that viewers lay it over the slide.
+    A pixel is a square of the heat map; its size, where that of the slide is known, is in the file, so that viewers
+    lay it over the slide.
 
     Raises:
         OutputError: the file cannot be written.
@@ -238,7 +244,8 @@ def write_heat(heat: HeatMap, slide: Slide, path: Path) -> None:
             padded = np.pad(last, ((0, last.shape[0] % 2), (0, last.shape[1] % 2)), mode="edge")
             squares = padded.reshape(padded.shape[0] // 2, 2, -1, 2)
             levels.append(np.rint(squares.mean(axis=(1, 3))).astype(np.uint8))
-        micrometers = (slide.micrometers or 1.0) * heat.step
+        # Without a size of pixels, the file has none either.
+        per_cm, unit = (1e4 / (slide.micrometers * heat.step), "CENTIMETER") if slide.micrometers else (1.0, "NONE")
         for number, pixels in enumerate(levels):
             writer.write(
                 pixels,
@@ -246,7 +253,7 @@ def write_heat(heat: HeatMap, slide: Slide, path: Path) -> None:
                 tile=(256, 256),
                 compression="deflate",
                 photometric="minisblack",
-                resolution=(1e4 / (micrometers * 2**number), 1e4 / (micrometers * 2**number)),
-                resolutionunit="CENTIMETER",
+                resolution=(per_cm / 2**number,) * 2,
+                resolutionunit=unit,
             )
     put_in_place(path, file.getvalue())

@@ -10,12 +10,14 @@ import torch
 from voxelocity.core.learning import UNLEARNED
 from voxelocity.infer import SPEC_NAME
 from voxelocity_lab.recipes.division import Division
+from voxelocity_lab.recipes.pathology.handmade import HandMade
 from voxelocity_lab.recipes.pathology.settings import PathologyConfig
 from voxelocity_lab.recipes.trained import read_trained, write_trained
 from voxelocity_observe.core.errors import InputError
 
 # Since 2, with what was trained on.
 _FORMAT = 2
+_HAND_MADE = "hand_made"
 
 
 class PatchNet(torch.nn.Module):
@@ -64,6 +66,8 @@ class TrainedPatches:
         seed: of the training.
         division: the pieces that it was trained on, and those that were held out.
         unlearned: why that was too short to be scored; "" where it was not.
+        hand_made: the regression of hand-made features of the same pieces; None in models of earlier versions.
+        micrometers: the least and the largest width of a pixel that was trained on; empty where none is known.
     """
 
     network: PatchNet
@@ -72,6 +76,8 @@ class TrainedPatches:
     seed: int
     division: Division
     unlearned: str = ""
+    hand_made: HandMade | None = None
+    micrometers: tuple[float, ...] = ()
 
     def before_training(self) -> PatchNet:
         """The network as it was before its first step, in evaluation mode on the CPU."""
@@ -84,6 +90,8 @@ class TrainedPatches:
         description = {
             "fold": self.fold, "seed": self.seed, "config": self.config.to_plain(),
             "division": self.division.to_plain(), UNLEARNED: self.unlearned,
+            _HAND_MADE: None if self.hand_made is None else self.hand_made.to_plain(),
+            "micrometers": list(self.micrometers),
         }  # fmt: skip
         write_trained(folder, "pathology", _FORMAT, self.network.state_dict(), description)
 
@@ -117,4 +125,6 @@ def load_patches(folder: Path) -> TrainedPatches:
         seed=int(found["seed"]),
         division=Division.from_plain(found["division"]),
         unlearned=str(found.get(UNLEARNED, "")),
+        hand_made=HandMade.from_plain(found[_HAND_MADE]) if found.get(_HAND_MADE) else None,
+        micrometers=tuple(found.get("micrometers", ())),
     )

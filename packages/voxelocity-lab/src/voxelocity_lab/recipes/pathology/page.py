@@ -15,14 +15,15 @@ from voxelocity.report.pictures import png_data_uri
 from voxelocity_lab.recipes.pages import BASELINES, BASELINES_KEY, number_text, training_blocks, unlearned_verdict
 from voxelocity_lab.recipes.pathology.annotations import Mask
 from voxelocity_lab.recipes.pathology.baselines import CHANCE
+from voxelocity_lab.recipes.pathology.resampling import Estimate, Kinds
 from voxelocity_lab.recipes.pathology.slides import Pixels
 from voxelocity_observe.core.plain import plain_data
 from voxelocity_observe.core.quantities import count_text, duration_text
 from voxelocity_observe.document.blocks import Card, Document, LegendEntry, Section, SliceFilm, Slices, Table, Text
 
 MOST_DRAWN = 6
-PICTURE_SIDE = 900
-"""Pixels of a drawn slide along its longer side, at the most."""
+TRAINED = "trained"
+"""The networks' name among those that rate patches."""
 _HEAT, _TRUTH = (214, 39, 40), (31, 119, 180)
 
 
@@ -50,26 +51,39 @@ class Figures:
     """Over everything that was predicted.
 
     Attributes:
-        patch_auc: of the patches of all pieces that are scored; each is scored by the network that has not seen it.
-        square_auc: likewise of the squares of heat maps.
+        aucs: of the patches of all pieces that are scored, and of the squares of heat maps: of the networks that have
+            not seen them (`TRAINED`), and of what they must beat.
+        gains: by how much those of the networks are higher.
+        units: what was drawn again for the intervals, in words.
         froc: share of lesions found by false positives a slide; empty if no slide has lesions.
         froc_of_intensity: the same of the darkest or lightest tenth of the squares.
+        num_slides: that were predicted.
         num_squares: that the networks saw.
         seconds: that all heat maps took.
-        baselines: AUC of the same patches, and of squares of the same heat maps, by what has learned nothing.
         unlearned: why the networks have no score; "" where they have.
         data: the name of the data set, where the networks were trained on another; else "".
     """
 
-    patch_auc: float
-    square_auc: float
     froc: Mapping[float, float]
+    num_slides: int
     num_squares: int
     seconds: float
+    aucs: Mapping[str, Kinds] = field(default_factory=dict)
+    gains: Mapping[str, Kinds] = field(default_factory=dict)
+    units: str = ""
     froc_of_intensity: Mapping[float, float] = field(default_factory=dict)
-    baselines: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     unlearned: str = ""
     data: str = ""
+
+    @property
+    def trained(self) -> Kinds:
+        """Of the networks; NaN where nothing is scored."""
+        return self.aucs.get(TRAINED, (Estimate(value=math.nan),) * 2)
+
+    @property
+    def baselines(self) -> dict[str, Kinds]:
+        """What the networks must beat."""
+        return {name: kinds for name, kinds in self.aucs.items() if name != TRAINED}
 
     @property
     def froc_score(self) -> float:
@@ -97,17 +111,36 @@ def slides_document(
     notices: Sequence[str] = (),
 ) -> Document:
     """The page of a training and of the heat maps of its networks."""
-    cards = [
-        Card(name="Heat maps", value=duration_text(figures.seconds), note=count_text(figures.num_squares, "square"))
-    ]
     is_scored = bool(scores) and not figures.unlearned
+    return Document(
+        kind="pathology report",
+        title="Tumor in slides of tissue",
+        verdict=_verdict(scores, figures),
+        notices=notices,
+        cards=_cards(figures, is_scored),
+        sections=[
+            Section(title=BASELINES, blocks=_baseline_table(figures) if is_scored else [], key=BASELINES_KEY),
+            Section(title="Slides", blocks=_pictures(drawn), key="slides"),
+            Section(title="Lesions", blocks=_lesions(figures), key="lesions"),
+            Section(title="Pieces", blocks=[_table(scores)] if scores else [], key="pieces"),
+            Section(title="Training", blocks=training_blocks(events, settings), key="training", is_detail=True),
+        ],
+        values=plain_data(_values(scores, figures, settings, is_scored), where="the scores"),
+    )
+
+
+def _cards(figures: Figures, is_scored: bool) -> list[Card]:
+    cards = []
     if is_scored:
-        notes = [
-            "; ".join(f"{name} {number_text(aucs[kind], 3)}" for name, aucs in figures.baselines.items())
-            for kind in (0, 1)
-        ]
-        cards.insert(0, Card(name="AUC of squares", value=number_text(figures.square_auc, 3), note=notes[1]))
-        cards.insert(0, Card(name="AUC of patches", value=number_text(figures.patch_auc, 3), note=notes[0]))
+        for title, number in (("AUC of patches", 0), ("AUC of squares", 1)):
+            others = "; ".join(
+                f"{name} {number_text(kinds[number].value, 3)}" for name, kinds in figures.baselines.items()
+            )
+            found = figures.trained[number]
+            interval = "" if math.isnan(found.low) else f"95 % interval {found.low:.3f} to {found.high:.3f}; "
+            cards.append(Card(name=title, value=number_text(found.value, 3), note=interval + others))
+    squares = count_text(figures.num_squares, "square")
+    cards.append(Card(name="Heat maps", value=duration_text(figures.seconds), note=squares))
     if figures.froc and not figures.unlearned:
         cards.append(
             Card(
@@ -117,76 +150,86 @@ def slides_document(
                 f"intensity alone {number_text(_mean(figures.froc_of_intensity))}",
             )
         )
-    return Document(
-        kind="pathology report",
-        title="Tumor in slides of tissue",
-        verdict=_verdict(scores, figures, len(drawn)),
-        notices=notices,
-        cards=cards,
-        sections=[
-            Section(title=BASELINES, blocks=_baseline_table(figures) if is_scored else [], key=BASELINES_KEY),
-            Section(title="Slides", blocks=_pictures(drawn), key="slides"),
-            Section(title="Lesions", blocks=_lesions(figures), key="lesions"),
-            Section(title="Pieces", blocks=[_table(scores)] if scores else [], key="pieces"),
-            Section(title="Training", blocks=training_blocks(events, settings), key="training", is_detail=True),
-        ],
-        values=plain_data(
-            {
-                UNLEARNED: figures.unlearned,
-                "data": settings.get("data", ""),
-                "patch_auc": figures.patch_auc if is_scored else math.nan,
-                "square_auc": figures.square_auc if is_scored else math.nan,
-                "froc": math.nan if figures.unlearned else figures.froc_score,
-                "froc_of_intensity": _mean(figures.froc_of_intensity),
-                "baselines": {
-                    name: {"patch_auc": patches, "square_auc": squares}
-                    for name, (patches, squares) in figures.baselines.items()
-                },
-                "num_squares": figures.num_squares,
-                "seconds": figures.seconds,
-                "pieces": {
-                    score.name: {"patch_auc": score.patch_auc, "square_auc": score.square_auc} for score in scores
-                },
-            },
-            where="the scores",
-        ),
-    )
+    return cards
 
 
-def _verdict(scores: Sequence[PieceScore], figures: Figures, num_slides: int) -> str:
+def _values(
+    scores: Sequence[PieceScore], figures: Figures, settings: Mapping[str, str], is_scored: bool
+) -> dict[str, Any]:
+    patches, squares = (found.value if is_scored else math.nan for found in figures.trained)
+    return {
+        UNLEARNED: figures.unlearned,
+        "data": settings.get("data", ""),
+        "patch_auc": patches,
+        "square_auc": squares,
+        "froc": math.nan if figures.unlearned else figures.froc_score,
+        "froc_of_intensity": _mean(figures.froc_of_intensity),
+        "baselines": {
+            name: {"patch_auc": patches.value, "square_auc": squares.value}
+            for name, (patches, squares) in figures.baselines.items()
+        },
+        "drawn_again": figures.units if is_scored else "",
+        "intervals": _intervals(figures.aucs) if is_scored else {},
+        "gains": _intervals(figures.gains) if is_scored else {},
+        "num_squares": figures.num_squares,
+        "seconds": figures.seconds,
+        "pieces": {score.name: {"patch_auc": score.patch_auc, "square_auc": score.square_auc} for score in scores},
+    }
+
+
+def _intervals(found: Mapping[str, Kinds]) -> dict[str, dict[str, tuple[float, float]]]:
+    return {
+        name: {"patch_auc": (patches.low, patches.high), "square_auc": (squares.low, squares.high)}
+        for name, (patches, squares) in found.items()
+        if name != CHANCE
+    }
+
+
+def _verdict(scores: Sequence[PieceScore], figures: Figures) -> str:
     of_data = f" of {figures.data}" if figures.data else ""
     if figures.unlearned:
         return unlearned_verdict(figures.unlearned)
     if not scores:
-        return f"Predicted {count_text(num_slides, 'slide')}{of_data}, without annotations to compare with."
-    baselines = " and ".join(
-        f"{number_text(patches, 3)} by the {name}" for name, (patches, _) in figures.baselines.items() if name != CHANCE
-    )
+        return f"Predicted {count_text(figures.num_slides, 'slide')}{of_data}, without annotations to compare with."
+    patches, squares = figures.trained
     verdict = (
         f"On {count_text(len(scores), 'unseen piece')}{of_data}, tumor is separated from other tissue with an AUC of "
-        f"{number_text(figures.patch_auc, 3)} for patches and {number_text(figures.square_auc, 3)} for squares of the "
-        "heat maps."
+        f"{patches.text} for patches and {squares.text} for squares of the heat maps."
     )
-    if not baselines:
+    if not math.isnan(patches.low):
+        verdict += f" In brackets: 95 % intervals, by drawing the {figures.units} again."
+    known = {
+        name: kinds[0].value
+        for name, kinds in figures.baselines.items()
+        if name != CHANCE and not math.isnan(kinds[0].value)
+    }
+    if not known:
         return verdict
-    best = max((patches for patches, _ in figures.baselines.values() if not math.isnan(patches)), default=math.nan)
-    worth = "" if not figures.patch_auc <= best else " So the training has gained nothing over them."
-    return f"{verdict} The same patches are separated with {baselines}, without any training.{worth}"
+    others = " and ".join(f"{number_text(auc, 3)} by the {name}" for name, auc in known.items())
+    best = max(known, key=lambda name: known[name])
+    gain = figures.gains[best][0]
+    if not gain.value > 0.0 or patches.value <= 0.5:
+        worth = " So the training has gained nothing over them."
+    elif gain.low <= 0.0:
+        worth = f" The gain over the {best} is within chance: {gain.text}."
+    else:
+        worth = f" The gain over the {best} is {gain.text}."
+    return f"{verdict} The same patches are separated with {others}, without training a network.{worth}"
 
 
 def _baseline_table(figures: Figures) -> list[Any]:
-    """The networks next to what has learned nothing."""
-    rows = [
-        (name, *(number_text(auc, 3) for auc in aucs))
-        for name, aucs in {
-            "trained": (figures.patch_auc, figures.square_auc), **figures.baselines
-        }.items()
-    ]  # fmt: skip
+    """The networks next to what they must beat."""
+    rows = [(name, *(kind.text for kind in kinds)) for name, kinds in figures.aucs.items()]
     heads = ("By", "AUC of patches", "AUC of squares")
+    has_intervals = not math.isnan(figures.trained[0].low)
     hint = (
-        "AUC of squares without training is of at most 1,000 squares of each piece. Mean intensity is taken as it "
-        "separates better, darker or lighter; for lesions, the tenth of the squares at that end is listed."
+        "AUC of squares without training is of at most 1,000 squares of each piece. Hand-made features are amounts of "
+        "stain, intensity and texture, in a regression on the pieces that the network was trained on. Mean intensity "
+        "is taken as it separates better, darker or lighter; for lesions, the tenth of the squares at that end is "
+        "listed."
     )
+    if has_intervals:
+        hint = f"In brackets: 95 % intervals, by drawing the {figures.units} again 2,000 times. {hint}"
     table = Table(caption=BASELINES, heads=heads, rows=rows, hides_caption=True)
     return [table, Text(text=hint, is_hint=True)]
 

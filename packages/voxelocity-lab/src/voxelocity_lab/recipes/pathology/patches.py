@@ -89,7 +89,12 @@ class PatchBatches:
         self._classes = Positions(other), Positions(tumor)
         for kind, positions in zip(("other tissue", "tumor"), self._classes, strict=True):
             if not len(positions):
-                raise DatasetError(f"pathology: the pieces to train on hold no {kind}; a classifier needs both")
+                raise DatasetError(
+                    f"pathology: the pieces to train on hold no {kind}; a classifier needs both. Tumor is what a mask "
+                    "has above half of its range, or what outlines enclose; other tissue has a color, of a saturation "
+                    f"above {config.tissue.least_saturation:g} (tissue.least_saturation=0 takes gray images too); and "
+                    f"both lie at least {SQUARE // 2} pixels from the edges of a piece"
+                )
 
     def __len__(self) -> int:
         """Patches of an epoch: as many as fit next to each other into the pieces."""

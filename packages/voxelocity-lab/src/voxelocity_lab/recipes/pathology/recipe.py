@@ -6,8 +6,8 @@ import csv
 import io
 import math
 import os
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,30 +17,22 @@ from voxelocity.training.run_folder import RunFolder
 from voxelocity_lab.recipes.call import Call
 from voxelocity_lab.recipes.pages import number_text, write_report
 from voxelocity_lab.recipes.pathology.annotations import Mask
-from voxelocity_lab.recipes.pathology.baselines import Baselines, find_spots
+from voxelocity_lab.recipes.pathology.baselines import find_spots
 from voxelocity_lab.recipes.pathology.dataset import OpenPieces, Piece, check_annotated, find_pieces, identify
 from voxelocity_lab.recipes.pathology.froc import Detection, SlideHits, froc, lesions_of, match
-from voxelocity_lab.recipes.pathology.heatmap import HeatMap, merged, predict_slide, write_heat
+from voxelocity_lab.recipes.pathology.heatmap import merged, write_heat
+from voxelocity_lab.recipes.pathology.judging import Judged, Maps, judge_pieces, resolution_notices
 from voxelocity_lab.recipes.pathology.model import TrainedPatches, find_models, load_patches
-from voxelocity_lab.recipes.pathology.page import (
-    MOST_DRAWN,
-    PICTURE_SIDE,
-    Figures,
-    PieceScore,
-    SlidePicture,
-    slides_document,
-)
-from voxelocity_lab.recipes.pathology.score import patch_scores, pooled_auc, roc_auc, square_scores
+from voxelocity_lab.recipes.pathology.page import MOST_DRAWN, Figures, PieceScore, SlidePicture, slides_document
+from voxelocity_lab.recipes.pathology.picture import picture_of
 from voxelocity_lab.recipes.pathology.settings import SQUARE, PathologyConfig, settings
-from voxelocity_lab.recipes.pathology.slides import Blocks, Box, Slide
+from voxelocity_lab.recipes.pathology.slides import Box
 from voxelocity_lab.recipes.pathology.train import train_fold
 from voxelocity_lab.recipes.results import find_training_data, is_same, name_of, open_results
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.errors import ConfigError, InputError
 from voxelocity_observe.core.events import events_path, read_events
-from voxelocity_observe.core.host import cpu_budget
 from voxelocity_observe.core.plain import table_cell
-from voxelocity_observe.core.progress_bar import WorkProgress
 from voxelocity_observe.core.quantities import count_text
 from voxelocity_observe.core.whole_file import put_in_place
 
@@ -108,67 +100,39 @@ def predict(call: Call) -> None:
         model.network.to(call.device)
     pieces = find_pieces(call.data)
     unseen, notices = _unseen(models, pieces)
-    chosen = [piece for piece in pieces if _unseen_by(models, piece, unseen)]
+    able = {piece.name: _unseen_by(models, piece, unseen) for piece in pieces}
+    chosen = [piece for piece in pieces if able[piece.name]]
     if not chosen:
         raise InputError(
             f"pathology: all pieces of {call.data} were trained on, or are of slides or patients that were, so none "
             "can be predicted and scored; name other slides, or train with a fold held out"
         )
-    opened, blocks = OpenPieces(chosen), Blocks(config.cache_bytes)
     if left := len(pieces) - len(chosen):
         notices.append(
             f"Every network was trained on {left} of the {len(pieces)} pieces, or on others of their slides or "
             "patients; they are not scored."
         )
+    opened = OpenPieces(chosen)
+    notices += resolution_notices(models, opened)
     origin = find_training_data(folders[0])
     call, is_own = open_results(call, origin), is_same(call.data, origin)
-    baselines = Baselines(models[0], device=call.device, blocks=blocks)
-    maps: dict[Path, list[tuple[Piece, HeatMap]]] = defaultdict(list)
-    scores: list[PieceScore] = []
-    of_patches, of_squares = [], []
-    with WorkProgress(call.console) as progress:
-        for piece in progress.each(chosen, "predicting piece"):
-            slide, box, annotation = opened.slide(piece), opened.box(piece), opened.annotation(piece)
-            networks = [model.network for model in _unseen_by(models, piece, unseen)]
-            heat = predict_slide(
-                networks, slide, config, box=box, device=call.device, num_threads=cpu_budget(), blocks=blocks
-            )
-            maps[piece.slide].append((piece, heat))
-            notices += heat.unread
-            if annotation is None:
-                continue
-            patches = patch_scores(networks[0], slide, annotation, config, box=box, device=call.device, blocks=blocks)
-            squares = square_scores(heat, annotation)
-            baselines.add(heat, slide, annotation, box)
-            of_patches.append(patches)
-            of_squares.append(squares)
-            scores.append(
-                PieceScore(
-                    name=piece.name,
-                    num_patches=len(patches[0]),
-                    patch_auc=roc_auc(*patches),
-                    square_auc=roc_auc(*squares),
-                    tumor_share=float(squares[1].mean()) if len(squares[1]) else 0.0,
-                )
-            )
-    found, by_intensity, listed, drawn = _write(
-        call.out, call.data, config, opened, maps, is_darker=baselines.is_darker, shown=_worst(maps, scores)
-    )
-    put_in_place(call.out / "lesions.csv", _csv(listed))
+    judged = judge_pieces(call, opened, {piece.name: able[piece.name] for piece in chosen})
+    found, by_intensity, drawn = _write(call, config, opened, judged)
     figures = Figures(
-        patch_auc=pooled_auc(of_patches),
-        square_auc=pooled_auc(of_squares),
+        aucs=judged.aucs,
+        gains=judged.gains,
+        units=judged.units,
         froc=froc(found),
         froc_of_intensity=froc(by_intensity),
-        num_squares=sum(heat.num_seen for parts in maps.values() for _, heat in parts),
+        num_slides=len(judged.maps),
+        num_squares=sum(heat.num_seen for parts in judged.maps.values() for _, heat in parts),
         seconds=watch.elapsed_s,
-        baselines=baselines.aucs(),
         unlearned="; ".join(f"{_name(model.fold)}: {model.unlearned}" for model in models if model.unlearned),
         data="" if is_own else name_of(call.data),
     )
     document = slides_document(
-        scores, figures, drawn, read_events(events_path(folders[0])),
-        settings=_in_words(call, config, models), notices=notices,
+        judged.scores, figures, drawn, read_events(events_path(folders[0])),
+        settings=_in_words(call, config, models), notices=[*notices, *judged.notices],
     )  # fmt: skip
     write_report(call, document, call.out / _HEAT)
 
@@ -211,30 +175,25 @@ def _unseen_by(
 
 
 def _write(
-    out: Path,
-    data: Path,
-    config: PathologyConfig,
-    opened: OpenPieces,
-    maps: dict[Path, list[tuple[Piece, HeatMap]]],
-    *,
-    is_darker: bool,
-    shown: Mapping[Path, float],
-) -> tuple[list[SlideHits], list[SlideHits], list[tuple[str, Detection]], list[SlidePicture]]:
-    """Writes a heat map a slide; returns what was found in annotated ones, also by intensity alone, all lesions, and
-    pictures of the slides `shown`, in that order. `is_darker` says whether tumor is darker than other tissue.
+    call: Call, config: PathologyConfig, opened: OpenPieces, judged: Judged
+) -> tuple[list[SlideHits], list[SlideHits], list[SlidePicture]]:
+    """Writes a heat map a slide, and all lesions; returns what was found in annotated ones, also by intensity alone,
+    and pictures of the worst slides.
     """
-    (out / _HEAT).mkdir(exist_ok=True)
+    (call.out / _HEAT).mkdir(exist_ok=True)
     found: list[SlideHits] = []
     by_intensity: list[SlideHits] = []
     listed: list[tuple[str, Detection]] = []
+    shown = _worst(judged.maps, judged.scores)
     drawn: dict[Path, SlidePicture] = {}
-    stems = Counter(path.stem for path in maps)
-    for path, parts in maps.items():
+    stems = Counter(path.stem for path in judged.maps)
+    for path, parts in judged.maps.items():
         slide = opened.slide(parts[0][0])
         heat = merged([part for _, part in parts], slide)
         # Slides of one name lie in different folders, or have different endings.
-        name = path.name if stems[path.stem] == 1 else os.path.relpath(path, data)
-        write_heat(heat, slide, out / _HEAT / f"{path.stem if name == path.name else name.replace(os.sep, '_')}.tiff")
+        name = path.name if stems[path.stem] == 1 else os.path.relpath(path, call.data)
+        file = path.stem if name == path.name else name.replace(os.sep, "_")
+        write_heat(heat, slide, call.out / _HEAT / f"{file}.tiff")
         width = slide.micrometers
         apart_pixels = config.heat.lesion_micrometers / width if width else 0.0
         detections = heat.lesions(least_probability=config.heat.least_probability, apart_pixels=apart_pixels)
@@ -243,15 +202,16 @@ def _write(
         if truth is not None and width:
             lesions = lesions_of(truth, downsample=_TRUTH_DOWNSAMPLE, micrometers=width)
             found.append(match(detections, lesions))
-            trivial = find_spots(heat, slide, config, apart_pixels=apart_pixels, is_darker=is_darker)
+            trivial = find_spots(heat, slide, config, apart_pixels=apart_pixels, is_darker=judged.is_darker)
             by_intensity.append(match(trivial, lesions))
         if path in shown:
             auc = "" if math.isnan(shown[path]) else f", AUC of squares {number_text(shown[path], 3)}"
-            drawn[path] = _picture(f"{name}{auc}", slide, heat, opened, parts[0][0])
-    return found, by_intensity, listed, [drawn[path] for path in shown]
+            drawn[path] = picture_of(f"{name}{auc}", slide, heat, opened.annotation(parts[0][0]))
+    put_in_place(call.out / "lesions.csv", _csv(listed))
+    return found, by_intensity, [drawn[path] for path in shown]
 
 
-def _worst(maps: Mapping[Path, Sequence[tuple[Piece, HeatMap]]], scores: Sequence[PieceScore]) -> dict[Path, float]:
+def _worst(maps: Maps, scores: Sequence[PieceScore]) -> dict[Path, float]:
     """The slides to picture, worst first, with the least AUC of their pieces; NaN, and last, where there is none."""
     known = {score.name: score.square_auc for score in scores if not math.isnan(score.square_auc)}
     least = {path: min((known.get(piece.name, math.inf) for piece, _ in parts)) for path, parts in maps.items()}
@@ -261,7 +221,7 @@ def _worst(maps: Mapping[Path, Sequence[tuple[Piece, HeatMap]]], scores: Sequenc
 
 def _truth(opened: OpenPieces, pieces: Sequence[Piece]) -> Mask | None:
     """The tumor of a slide within some of its pieces; None where that is not known of one of them."""
-    height, width = (int(side / _TRUTH_DOWNSAMPLE) for side in opened.slide(pieces[0]).shapes[0])
+    height, width = (max(1, int(side / _TRUTH_DOWNSAMPLE)) for side in opened.slide(pieces[0]).shapes[0])
     truth = np.zeros((height, width), bool)
     for piece in pieces:
         annotation, box = opened.annotation(piece), opened.box(piece)
@@ -271,30 +231,6 @@ def _truth(opened: OpenPieces, pieces: Sequence[Piece]) -> Mask | None:
         low = Box(y=y, x=x, height=rows, width=columns).clip(height, width)
         truth[low.slices] |= annotation.mask(low, _TRUTH_DOWNSAMPLE)
     return truth
-
-
-def _picture(title: str, slide: Slide, heat: HeatMap, opened: OpenPieces, piece: Piece) -> SlidePicture:
-    height, width = slide.shapes[0]
-    factor = max(1.0, max(height, width) / PICTURE_SIDE)
-    level = slide.level_of(factor)
-    rows, columns = (np.arange(int(side / factor)) for side in (height, width))
-    whole = slide.read(Box(y=0, x=0, height=slide.shapes[level][0], width=slide.shapes[level][1]), level)
-    pixels_of = [
-        np.minimum(((at + 0.5) * factor / slide.downsamples[level]).astype(int), side - 1)
-        for at, side in zip((rows, columns), slide.shapes[level], strict=True)
-    ]
-    squares = [
-        ((at + 0.5) * factor / heat.step).astype(int).clip(0, side - 1)
-        for at, side in zip((rows, columns), heat.probability.shape, strict=True)
-    ]
-    annotation = opened.annotation(piece)
-    box = Box(y=0, x=0, height=len(rows), width=len(columns))
-    return SlidePicture(
-        title=title,
-        pixels=np.ascontiguousarray(whole[:, pixels_of[0]][:, :, pixels_of[1]]),
-        probability=heat.probability[np.ix_(*squares)],
-        truth=None if annotation is None else annotation.mask(box, factor),
-    )
 
 
 def _csv(listed: Sequence[tuple[str, Detection]]) -> bytes:

@@ -12,7 +12,7 @@ from scipy.stats import rankdata
 
 from voxelocity.step.precision import autocast
 from voxelocity_lab.recipes.pathology.annotations import Annotation
-from voxelocity_lab.recipes.pathology.heatmap import HeatMap, turned_logits
+from voxelocity_lab.recipes.pathology.heatmap import HeatMap, turned_answers
 from voxelocity_lab.recipes.pathology.model import PatchNet
 from voxelocity_lab.recipes.pathology.patches import any_within
 from voxelocity_lab.recipes.pathology.settings import SQUARE, PathologyConfig
@@ -54,7 +54,7 @@ def patches_of(box: Box, side: int) -> Iterator[Box]:
 
 
 def patch_scores(
-    network: PatchNet | Rating,
+    rating: Sequence[PatchNet] | Rating,
     slide: Slide,
     annotation: Annotation,
     config: PathologyConfig,
@@ -63,10 +63,10 @@ def patch_scores(
     device: torch.device,
     blocks: Blocks,
 ) -> Rated:
-    """Logits of the patches of a box by the rule of PatchCamelyon, and whether each is tumor.
+    """Ratings of the patches of a box by the rule of PatchCamelyon, and whether each is tumor.
 
     Args:
-        network: on the device, in evaluation mode; or another function of patches.
+        rating: networks on the device, in evaluation mode, whose logits are averaged; or another function of patches.
         slide: to be read.
         annotation: of it.
         config: of the recipe.
@@ -77,34 +77,39 @@ def patch_scores(
     patch, factor = config.patch, slide.downsample_of(config.patch.level)
     low = Box(
         y=round(box.y / factor), x=round(box.x / factor),
-        height=int(box.height / factor), width=int(box.width / factor),
+        height=max(1, int(box.height / factor)), width=max(1, int(box.width / factor)),
     )  # fmt: skip
     is_near = any_within(annotation.mask(low, factor), SQUARE)
     boxes = list(patches_of(low, patch.side))
     half = patch.side // 2
     is_tumor = np.array([bool(is_near[square.y - low.y + half, square.x - low.x + half]) for square in boxes], bool)
-    return scores_at(boxes, network, slide, config, device=device, blocks=blocks), is_tumor
+    return scores_at(boxes, rating, slide, config, device=device, blocks=blocks), is_tumor
 
 
 def scores_at(
     boxes: Sequence[Box],
-    rating: PatchNet | Rating,
+    rating: Sequence[PatchNet] | Rating,
     slide: Slide,
     config: PathologyConfig,
     *,
     device: torch.device,
     blocks: Blocks,
 ) -> _Scores:
-    """The rating of each patch, in pixels of the patches' level."""
-    rate = rating.patches if isinstance(rating, PatchNet) else rating
+    """The rating of each patch, in pixels of the patches' level; networks see each in `heat.turns` ways."""
     scores = []
-    with torch.inference_mode(), autocast(config.precision, device):
+    with torch.inference_mode():
         for first in range(0, len(boxes), config.heat.batch_size):
             some = boxes[first : first + config.heat.batch_size]
             pixels = np.stack([blocks.read(slide, box, config.patch.level) for box in some])
             images = torch.from_numpy(pixels).to(device).float().div_(255.0)
-            scores.append(turned_logits([rate], images, config.heat.turns).cpu().numpy())
-    return np.concatenate(scores or [np.zeros(0)]).astype(np.float64)
+            if callable(rating):
+                scores.append(rating(images).cpu().double().numpy())
+                continue
+            with autocast(config.precision, device):
+                answers = turned_answers(rating, images, config.heat.turns)
+            middle = answers.shape[1] // 2
+            scores.append(answers[:, middle, middle].cpu().double().numpy())
+    return np.concatenate(scores or [np.zeros(0)])
 
 
 def square_scores(heat: HeatMap, annotation: Annotation) -> Rated:

@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,8 @@ for level in range(slide.level_count):
 _TRIAL_BYTES, _TRIAL_S = 8 << 30, 60.0
 # Python's own status after an exception.
 _PYTHON_FAILED = 1
+# Of a pixel. Files that know none name that of a printer: 72 and 300 dots an inch are 353 and 85 micrometers.
+_LEAST_MICROMETERS, _MOST_MICROMETERS = 0.01, 50.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,23 +74,25 @@ class Slide:
 
     Args:
         path: of a format that OpenSlide reads, or a photograph (JPEG, PNG), which has one level.
+        ground: seen where a photograph is transparent.
 
     Attributes:
         shapes: (height, width) of each level, the finest first.
         downsamples: of each level; 1 for the finest.
         micrometers: width of a pixel of the finest level; None where the file does not say.
+        photograph: all its pixels; None of what OpenSlide reads.
 
     Raises:
         InputError: the file cannot be opened, or OpenSlide is not installed.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, ground: Literal["white", "black"] = "white") -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._photograph: Pixels | None = None
+        self.photograph: Pixels | None = None
         if path.suffix.lower() in _IMAGES:
-            self._photograph = _photograph(path)
-            self.shapes: tuple[tuple[int, int], ...] = (self._photograph.shape[1:],)
+            self.photograph = _photograph(path, ground)
+            self.shapes: tuple[tuple[int, int], ...] = (self.photograph.shape[1:],)
             self.downsamples: tuple[float, ...] = (1.0,)
             self.micrometers: float | None = None
             return
@@ -96,8 +100,10 @@ class Slide:
         self._slide = _open(path)
         self.shapes = tuple((height, width) for width, height in self._slide.level_dimensions)
         self.downsamples = tuple(map(float, self._slide.level_downsamples))
-        width = self._slide.properties.get("openslide.mpp-x")
-        self.micrometers = float(width) if width else None
+        try:
+            self.micrometers = checked_micrometers(float(self._slide.properties.get("openslide.mpp-x", "nan")))
+        except ValueError:
+            self.micrometers = None
 
     def level_of(self, downsample: float) -> int:
         """The coarsest level that is at most this coarse.
@@ -138,8 +144,8 @@ class Slide:
         return pixels
 
     def _inside(self, box: Box, level: int) -> Pixels:
-        if self._photograph is not None:
-            return self._photograph[(slice(None), *box.slices)]
+        if self.photograph is not None:
+            return self.photograph[(slice(None), *box.slices)]
         factor = self.downsamples[level]
         corner = round(box.x * factor), round(box.y * factor)
         try:
@@ -157,6 +163,17 @@ class Slide:
         if (pixels[..., 3] == 0).any():
             color[:, pixels[..., 3] == 0] = _WHITE
         return color
+
+
+def checked_micrometers(width: float) -> float:
+    """The width of a pixel.
+
+    Raises:
+        ValueError: no slide has pixels of this width.
+    """
+    if not _LEAST_MICROMETERS <= width <= _MOST_MICROMETERS:
+        raise ValueError(f"{width:g} micrometers are outside of {_LEAST_MICROMETERS} to {_MOST_MICROMETERS}")
+    return width
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -207,20 +224,31 @@ def _open(path: Path) -> Any:
         ) from None
 
 
-def _photograph(path: Path) -> Pixels:
+def _photograph(path: Path, ground: str) -> Pixels:
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(path) as image:
-            return np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
+            return np.ascontiguousarray(_colors(image, ground).transpose(2, 0, 1))
     except FileNotFoundError:
         raise InputError(f"pathology: the image {path} does not exist") from None
     except Image.DecompressionBombError:
         raise InputError(
             f"pathology: the image {path} has more pixels than are read at once; convert it to a pyramidal TIFF"
         ) from None
-    except (UnidentifiedImageError, OSError) as error:
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         raise InputError(f"pathology: the image {path} cannot be read ({error}); replace it or leave it out") from None
+
+
+def _colors(image: Any, ground: str) -> Pixels:
+    """(y, x, 3) of an image of Pillow: the upper eight bits of sixteen, and the ground where it is transparent."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if "A" in image.getbands() or "transparency" in image.info:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, ground), image.convert("RGBA"))
+    return np.asarray(image.convert("RGB"))
 
 
 class Blocks:

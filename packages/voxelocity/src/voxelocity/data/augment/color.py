@@ -22,7 +22,8 @@ _Float32 = npt.NDArray[np.float32]
 # The optical densities of each stain in red, green and blue; each row has length 1.
 _STAINS = np.array([[0.650, 0.704, 0.286], [0.072, 0.990, 0.105], [0.268, 0.570, 0.776]])
 _STAINS /= np.linalg.norm(_STAINS, axis=1, keepdims=True)
-_APART = np.linalg.inv(_STAINS)
+STAINS_APART = np.linalg.inv(_STAINS)
+"""Rows of optical densities of red, green and blue times this are the amounts of hematoxylin, eosin and a residue."""
 _TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
 _FROM_YIQ = np.linalg.inv(_TO_YIQ)
 _GRAY = _TO_YIQ[0].astype(np.float32)
@@ -89,7 +90,7 @@ class ColorAndStain:
         )
         angle = 2.0 * math.pi * self._hue * rng.uniform(-1.0, 1.0)
         # Densities are rows times stains: apart, scaled, and together again.
-        density = (_APART * amounts @ _STAINS).T
+        density = (STAINS_APART * amounts @ _STAINS).T
         cos, sin = saturation * math.cos(angle), saturation * math.sin(angle)
         turn = np.array([[1.0, 0.0, 0.0], [0.0, cos, -sin], [0.0, sin, cos]])
         return ColorChange(

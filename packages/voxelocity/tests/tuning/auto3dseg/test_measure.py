@@ -11,7 +11,7 @@ import yaml
 from monai.bundle import ConfigParser
 from rich.console import Console
 
-from auto3dseg import two_epochs
+from auto3dseg import train_epochs
 from shared.forked import run_python
 from voxelocity.tuning.auto3dseg.measure import _Quickened
 from voxelocity.tuning.auto3dseg.steps import AlgorithmTask
@@ -83,7 +83,7 @@ def test_the_templates_own_training_steps_and_validates_in_the_sizes_that_were_w
     for key, value in written_keys(name, own, SETTINGS, has_gpu=False).items():
         values[key] = value
     file.write_text(yaml.safe_dump(values.get(), sort_keys=False))
-    found = two_epochs(work, name)
+    found = train_epochs(work, name)
     assert found["kind"] == "finished", found["reason"]
     assert found["patches"] == 3 * found["steps"] > 0
     assert found["windows"] == 2

@@ -1,6 +1,6 @@
 """What a new user gets: a fresh clone, its installation, the demo twice, first trainings and `make test`, timed.
 
-    python benchmarks/fresh_clone.py
+    python benchmarks/fresh_clone.py [--only demo trainings]
 
 Home folders begin empty. A training of 60 steps on the hippocampus runs three times in one that is empty, each time
 followed by one in the same, now used: what the first ones take longer is what a new machine, or a job with a new home,
@@ -9,6 +9,7 @@ pays. Writes `benchmarks/results/fresh_clone.json`.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import resource
@@ -16,10 +17,11 @@ import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, head, parser_of, real_data, write_record
+from harness import ROOT, measure_each, real_data
 
 _NUM_PAIRS = 3
 _TRAIN = ("train", "{data}", "-o", "{out}", "--set", "train.steps=60")
@@ -60,27 +62,46 @@ class Clone:
         return {key: found[key] for key in ("status", "wall_s", "cpu_s")} | {"first_step_s": first_step_s}
 
 
-def measure(work: Path) -> dict[str, Any]:
-    """The record: everything in a clone below `work`."""
-    record = head("fresh_clone") | {"command": "python packages/voxelocity-lab/benchmarks/fresh_clone.py"}
-    clone = Clone(work)
-    record["install"] = clone.run("make", "loops", home="home")
-    record["demos"] = [clone.run("make", "demo", home="home") for _ in range(2)]
-    record["verdict"] = json.loads((clone.folder / "demo" / "demo.json").read_text())["verdict"]
-    pairs = [
-        {kind: clone.train(f"run_{number}_{kind}", f"home_{number}") for kind in ("empty", "used")}
-        for number in range(_NUM_PAIRS)
-    ]
-    record["trainings"] = {kind: [pair[kind] for pair in pairs] for kind in ("empty", "used")}
-    record["help_s"] = statistics.median(clone.run(clone.program, "--help", home="home")["wall_s"] for _ in range(9))
-    record["test"] = clone.run("make", "test", home="home")
-    return record
+def measurements_in(work: Path) -> dict[str, Callable[[], Any]]:
+    """What can be measured of a clone below `work`, which is made for the first of them."""
+
+    @functools.cache
+    def clone() -> Clone:
+        return Clone(work)
+
+    @functools.cache
+    def install() -> dict[str, Any]:
+        return clone().run("make", "loops", home="home")
+
+    def demo() -> dict[str, Any]:
+        install()
+        runs = [clone().run("make", "demo", home="home") for _ in range(2)]
+        return {
+            "runs": runs,
+            "verdict": json.loads((clone().folder / "demo" / "demo.json").read_text())["verdict"],
+        }
+
+    def trainings() -> dict[str, Any]:
+        install()
+        pairs = [
+            {kind: clone().train(f"run_{number}_{kind}", f"home_{number}") for kind in ("empty", "used")}
+            for number in range(_NUM_PAIRS)
+        ]
+        return {kind: [pair[kind] for pair in pairs] for kind in ("empty", "used")}
+
+    def help_s() -> float:
+        install()
+        return statistics.median(clone().run(clone().program, "--help", home="home")["wall_s"] for _ in range(9))
+
+    def test() -> dict[str, Any]:
+        return clone().run("make", "test", home="home")
+
+    return {"install": install, "demo": demo, "trainings": trainings, "help_s": help_s, "test": test}
 
 
 def main() -> None:
-    parser_of(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as work:
-        write_record(measure(Path(work)), "fresh_clone")
+        measure_each("fresh_clone", __doc__, measurements_in(Path(work)))
 
 
 if __name__ == "__main__":

@@ -52,18 +52,19 @@ def measured_page() -> str:
 
 def fresh_clone_lines(record: dict[str, Any]) -> list[str]:
     """What a new user waits for: installation, demo, first steps and tests."""
+    found = record["found"]
     rows = [
         (f"`{run['command']}`{words}", run["status"], duration_text(run["wall_s"]), f"{run['cpu_s']:.0f}")
         for run, words in [
-            (record["install"], ", installation"),
-            *((run, words) for run, words in zip(record["demos"], ("", ", again"), strict=True)),
-            (record["test"], ""),
+            (found["install"], ", installation"),
+            *((run, words) for run, words in zip(found["demo"]["runs"], ("", ", again"), strict=True)),
+            (found["test"], ""),
         ]
     ]
     heads = ("training of 60 steps, by home folder", "first step after (s)", "CPU seconds of all", "n")
     trainings = [
         (kind, *(_spread([run[key] for run in runs]) for key in ("first_step_s", "cpu_s")), len(runs))
-        for kind, runs in record["trainings"].items()
+        for kind, runs in found["trainings"].items()
     ]
     return [
         *("## A fresh clone", "", "On an empty home folder; n = 1 where nothing else is said.", ""),
@@ -71,7 +72,7 @@ def fresh_clone_lines(record: dict[str, Any]) -> list[str]:
         "",
         *markdown_table(heads, trainings),
         "",
-        f"`voxelocity --help`: {record['help_s']:.2f} s (median of 9). The demo's verdict: {record['verdict']}",
+        f"`voxelocity --help`: {found['help_s']:.2f} s (median of 9). The demo's verdict: {found['demo']['verdict']}",
         "",
     ]
 

@@ -88,13 +88,12 @@ def test_a_target_is_reported_with_every_side_its_range_and_its_seeds(tables):
 def test_a_fresh_clone_is_reported_by_command_and_by_home_folder(tables):
     run = {"status": 0, "wall_s": 121.0, "cpu_s": 200.4}
     trainings = [{"cpu_s": cpu_s, "first_step_s": cpu_s / 2} for cpu_s in (16.0, 14.0, 19.0)]
-    lines = importlib.import_module("tables_of.measured").fresh_clone_lines(
-        {
-            "install": run | {"command": "make loops"}, "demos": [run | {"command": "make demo"}] * 2,
-            "test": run | {"command": "make test"}, "verdict": "Quicker.", "help_s": 0.2,
-            "trainings": {"empty": trainings, "used": trainings[:1]},
-        }
-    )  # fmt: skip
+    found = {
+        "install": run | {"command": "make loops"}, "test": run | {"command": "make test"}, "help_s": 0.2,
+        "demo": {"runs": [run | {"command": "make demo"}] * 2, "verdict": "Quicker."},
+        "trainings": {"empty": trainings, "used": trainings[:1]},
+    }  # fmt: skip
+    lines = importlib.import_module("tables_of.measured").fresh_clone_lines({"found": found})
     assert "| `make demo`, again | 0 | 2 min 1 s | 200 |" in lines
     assert "| empty | 8.0 (7.0 to 9.5) | 16.0 (14.0 to 19.0) | 3 |" in lines
     assert "| used | 8.0 (8.0 to 8.0) | 16.0 (16.0 to 16.0) | 1 |" in lines

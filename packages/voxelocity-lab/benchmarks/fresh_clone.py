@@ -91,7 +91,7 @@ def measurements_in(work: Path) -> dict[str, Callable[[], Any]]:
 
     def help_s() -> float:
         install()
-        return statistics.median(clone().run(clone().program, "--help", home="home")["wall_s"] for _ in range(9))
+        return float(statistics.median(clone().run(clone().program, "--help", home="home")["wall_s"] for _ in range(9)))
 
     def test() -> dict[str, Any]:
         return clone().run("make", "test", home="home")

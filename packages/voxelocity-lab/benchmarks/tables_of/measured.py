@@ -58,7 +58,7 @@ def fresh_clone_lines(record: dict[str, Any]) -> list[str]:
         for run, words in [
             (found["install"], ", installation"),
             *((run, words) for run, words in zip(found["demo"]["runs"], ("", ", again"), strict=True)),
-            (found["test"], ""),
+            *([(found["test"], "")] if "test" in found else []),
         ]
     ]
     heads = ("training of 60 steps, by home folder", "first step after (s)", "CPU seconds of all", "n")

@@ -63,7 +63,7 @@ def seed_all(seed: int) -> None:
 
 @contextlib.contextmanager
 def watched(loader: Any, side: Side) -> Iterator[None]:
-    """Notes each box and each draw of a loader, whoever asks for them."""
+    """Notes each box and each draw that a loader is asked for."""
     own_bbox = loader.get_bbox
 
     def get_bbox(shape: Array, *given: Any) -> Any:
@@ -129,7 +129,7 @@ def _noise_apart(loader: Any, side: Side) -> Iterator[None]:
 
 
 def compare(loader: Any, feed_of: Callable[[Any], NnunetFeed], *, num_batches: int) -> dict[str, Any]:
-    """Both sides of so many batches, of seeds from 0 on.
+    """Both sides of this many batches, of seeds from 0 on.
 
     Args:
         loader: nnU-Net's.

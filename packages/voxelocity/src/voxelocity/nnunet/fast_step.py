@@ -80,7 +80,7 @@ class DeepLoss:
 
 
 def picked(label: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """The label (..., x, y, z), a view, at every so many voxels: those that "nearest-exact" takes.
+    """The label (..., x, y, z), a view, at equal steps: the voxels that "nearest-exact" takes.
 
     Args:
         label: of a patch whose sides are multiples of `shape`, as nnU-Net's patches are.

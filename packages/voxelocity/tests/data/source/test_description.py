@@ -145,9 +145,9 @@ def test_whole_numbers_are_plain_digits(text, number):
 
 
 def test_values_in_quotes_are_taken_without_them(tmp_path):
-    for one in (1, "1"):
-        zero = type(one)(0)
-        found = described(tmp_path, labels={"background": zero, "liver": one})
+    for number in (1, "1"):
+        zero = type(number)(0)
+        found = described(tmp_path, labels={"background": zero, "liver": number})
         assert (found.labels, found.names_are_values) == ({0: "background", 1: "liver"}, False)
 
 

@@ -114,13 +114,7 @@ def describe_folder(folder: Path, *, num_threads: int, hints: FolderHints = NO_H
     found, merged = chosen.found, chosen.merged
     labeled = [case for case in found.cases if case.label]
     if len(labeled) <= len(found.masks):
-        some = f"{len(labeled)} cases with one label, {len(found.masks)} with several"
-        belonging = some if labeled else "no label that belongs to one of them"
-        listed = f"{len(scans)} scan files, {len(series)} DICOM series, and {belonging}"
-        reasons = "".join(f"\n    {name}: {reason}" for name, reason in (*unnamed, *found.left_out)[:5])
-        images = [*scans, *series]
-        cure = f"These are scans {how_to_list(folder, found, images)}" if images else conversion_of(folder)
-        raise DatasetError(f"source: {folder} holds {listed}{reasons}\n{cure}")
+        raise _without_labels(folder, found, unnamed, scans=scans, series=list(series))
     found = _without_odd_ones(folder, found)
     channels, guessed, found = _channels(folder, found, series, num_threads)
     labeled = [case for case in found.cases if case.label]
@@ -140,6 +134,20 @@ def describe_folder(folder: Path, *, num_threads: int, hints: FolderHints = NO_H
         merged={case.case_id: merged[case.case_id] for case in labeled if case.case_id in merged},
         by_raters=hints.raters == MAJORITY,
     )
+
+
+def _without_labels(
+    folder: Path, found: FoundCases, unnamed: Sequence[tuple[str, str]], *, scans: Sequence[str], series: Sequence[str]
+) -> DatasetError:
+    """The error that says what the folder holds in place of cases with one label each, and what to do."""
+    num_labeled = sum(bool(case.label) for case in found.cases)
+    some = f"{num_labeled} cases with one label, {len(found.masks)} with several"
+    belonging = some if num_labeled else "no label that belongs to one of them"
+    listed = f"{len(scans)} scan files, {len(series)} DICOM series, and {belonging}"
+    reasons = "".join(f"\n    {name}: {reason}" for name, reason in (*unnamed, *found.left_out)[:5])
+    images = [*scans, *series]
+    cure = f"These are scans {how_to_list(folder, found, images)}" if images else conversion_of(folder)
+    return DatasetError(f"source: {folder} holds {listed}{reasons}\n{cure}")
 
 
 def write_description(

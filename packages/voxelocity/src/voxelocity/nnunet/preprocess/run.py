@@ -1,7 +1,7 @@
 """A whole data set preprocessed: fingerprint, plans and the cases of each configuration, resumed where it stopped.
 
-A folder of cases has its name when all of them are in it; until then it ends in ".unfinished", and the next run goes on
-there. nnU-Net finds a complete folder or none.
+A folder of cases has its name when all of them are in it; until then it ends in ".unfinished", and the next run
+continues there. nnU-Net finds a complete folder or none.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def preprocess(request: PreprocessRequest, *, console: Console) -> list[CaseDiff
     except OSError as error:
         raise OutputError(
             f"nnunet: {error.filename or work.folder} cannot be written: {error.strerror or error}; make space there, "
-            "or correct its permissions, and give the command again, which goes on where it stopped"
+            "or correct its permissions, and give the command again, which continues where it stopped"
         ) from error
     if request.verify == 0:
         return []

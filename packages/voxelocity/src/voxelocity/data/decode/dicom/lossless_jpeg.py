@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ class _Stream:
 
     shape: tuple[int, int] = (0, 0)
     precision: int = 0
-    tables: dict[int, npt.NDArray[np.uint16]] | None = None
+    tables: dict[int, npt.NDArray[np.uint16]] = field(default_factory=dict)
     interval: int = 0
 
 
@@ -62,7 +62,7 @@ def decode_lossless_jpeg(stream: bytes, shape: tuple[int, int], *, where: str) -
 
 
 def _decode(stream: bytes, shape: tuple[int, int]) -> Array:
-    found, place = _Stream(tables={}), 0
+    found, place = _Stream(), 0
     while True:
         kind, content, place = _segment(stream, place)
         if kind == _START:
@@ -71,7 +71,7 @@ def _decode(stream: bytes, shape: tuple[int, int]) -> Array:
                 raise ValueError(f"{rows} x {columns} values of {precision} bits in {number} components")
             found.precision, found.shape = precision, (rows, columns)
         elif kind == _TABLES:
-            found.tables = (found.tables or {}) | _tables(content)
+            found.tables |= _tables(content)
         elif kind == _RESTART:
             (found.interval,) = struct.unpack(">H", content[:2])
         elif kind == _SCAN:
@@ -86,7 +86,7 @@ def _decode(stream: bytes, shape: tuple[int, int]) -> Array:
     point &= 15
     if number != 1 or not 1 <= predictor <= 7 or point >= found.precision or rest:
         raise ValueError(f"predictor {predictor}, shift {point}, {found.interval} values between restarts")
-    codes = (found.tables or {})[table >> 4]
+    codes = found.tables[table >> 4]
     coded = np.frombuffer(stream, dtype=np.uint8, offset=place)
     numbers = np.array([len(coded), rows, columns, predictor, found.precision, point, every], dtype=np.int64)
     out = np.empty(shape, dtype=np.uint16)

@@ -12,10 +12,17 @@ from voxelocity_observe.core.errors import DatasetError
 from voxelocity_observe.core.quantities import count_text
 
 Fold = int | Literal["all"]
-MAX_CLASSES = 256
-"""Background included: class indices are uint8 everywhere."""
+MAX_CLASSES = 65_535
+"""Background and ignored voxels included: indices are `index_dtype`, in which one value marks what is no class."""
+MAX_BYTE_CLASSES = 256
+"""As many indices fit uint8, which compiled loops, kernels and overlapping classes need."""
 MAX_LABEL_VALUE = 65_535
 """Of a label file; predictions are written in the data set's own values, as uint8 or uint16."""
+
+MergedClasses = Mapping[int, Mapping[int, str]]
+"""Of each class that was merged, by its value: the file values that it stands for, with the names that they had."""
+LabelValues = Sequence[int | tuple[int, ...]]
+"""For each class index the value of label files that it stands for, or the values."""
 
 # Cases that a notebook lists.
 _MOST_SHOWN = 8
@@ -51,6 +58,7 @@ class Cases:
         regions: of overlapping classes, the file values of each by its name, in the order in which predictions are
             drawn, later ones over earlier ones; empty if classes exclude each other.
         region_values: the file value that each of them is drawn with.
+        merged: of classes that stand for several of the data set's, by their value, these; empty if none does.
         ignore_value: the file value of voxels without a known class, which are neither learned from nor scored; the
             highest of all. Its index follows those of the classes.
     """
@@ -64,6 +72,7 @@ class Cases:
     num_folds: int = 5
     regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     region_values: tuple[int, ...] = ()
+    merged: MergedClasses = field(default_factory=dict)
     ignore_value: int | None = None
 
     def __len__(self) -> int:
@@ -134,9 +143,9 @@ class Cases:
         return tuple(sorted(self.labels))
 
     @property
-    def stored_values(self) -> tuple[int, ...]:
-        """Every value that label files may hold, in order of index: those of the classes, then the ignored one."""
-        return self.label_values if self.ignore_value is None else (*self.label_values, self.ignore_value)
+    def stored_values(self) -> tuple[int | tuple[int, ...], ...]:
+        """What label files may hold, in order of index: the values of the classes, then the ignored one."""
+        return stored_values(self.labels, self.merged, self.ignore_value)
 
     @property
     def ignored(self) -> int | None:
@@ -207,6 +216,34 @@ class Cases:
                 "choose --fold all to train and validate on the same cases"
             )
         return Split(training=training, validation=validation, held_out=True)
+
+
+def stored_values(
+    labels: Mapping[int, str], merged: MergedClasses, ignore_value: int | None
+) -> tuple[int | tuple[int, ...], ...]:
+    """What label files may hold, in order of index, as `LabelValues`.
+
+    Args:
+        labels: class names by value.
+        merged: the values that some of the classes stand for.
+        ignore_value: of voxels without a known class; None without any.
+    """
+    of_classes = [tuple(merged[value]) if value in merged else value for value in sorted(labels)]
+    return tuple(of_classes) if ignore_value is None else (*of_classes, ignore_value)
+
+
+def indices_by_value(label_values: LabelValues) -> dict[int, int]:
+    """The class index of each value of label files; of values that stand twice, the last one's."""
+    return {
+        value: index
+        for index, values in enumerate(label_values)
+        for value in ((values,) if isinstance(values, int) else values)
+    }
+
+
+def index_dtype(num_indices: int) -> Literal["uint8", "uint16"]:
+    """How so many class indices are kept, that of ignored voxels included."""
+    return "uint8" if num_indices <= MAX_BYTE_CLASSES else "uint16"
 
 
 def scored_classes(class_names: Sequence[str], regions: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:

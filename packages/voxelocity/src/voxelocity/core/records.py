@@ -9,7 +9,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 PREDICTIONS_TABLE, PREDICTIONS_PAGE = "predictions.csv", "predictions.html"
-PROBABILITIES_FOLDER, PREVIEWS_FOLDER = "probabilities", "previews"
+PROBABILITIES_FOLDER, PREVIEWS_FOLDER, STATISTICS_FOLDER = "probabilities", "previews", "statistics"
+SNAP_LABELS, SLICER_LABELS = "labels.label", "labels.ctbl"
+WITH_PREDICTIONS = (
+    *(PREDICTIONS_TABLE, PREDICTIONS_PAGE, PROBABILITIES_FOLDER, PREVIEWS_FOLDER, STATISTICS_FOLDER),
+    *(SNAP_LABELS, SLICER_LABELS),
+)
 """What `predict` writes next to the predictions."""
 
 

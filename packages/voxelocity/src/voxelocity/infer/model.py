@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from voxelocity.core.cases import MAX_LABEL_VALUE, scored_classes
+from voxelocity.core.cases import MAX_BYTE_CLASSES, MAX_CLASSES, MAX_LABEL_VALUE, scored_classes, stored_values
 from voxelocity.core.config import Config
 from voxelocity.core.contracts import DeterministicStage
 from voxelocity.core.laterality import swapped_classes
@@ -25,9 +25,8 @@ from voxelocity_observe.core.errors import ConfigError, ScanError
 if TYPE_CHECKING:
     import torch
 
-_MAX_CLASSES = 256
-
 _Range = tuple[float, float]
+_Value = Annotated[int, Field(ge=0, le=MAX_LABEL_VALUE)]
 
 
 class TrainedOn(Config):
@@ -53,7 +52,7 @@ class PredictionSpec(Config):
 
     channels: tuple[str, ...] = Field(min_length=1)
     """Names of the image channels, in order."""
-    labels: dict[Annotated[int, Field(ge=0, le=MAX_LABEL_VALUE)], str] = Field(min_length=1, max_length=_MAX_CLASSES)
+    labels: dict[_Value, str] = Field(min_length=1, max_length=MAX_CLASSES)
     """File value to class name; class indices follow the sorted file values."""
     window: WindowConfig
     """How a prepared volume is covered with windows."""
@@ -75,6 +74,9 @@ class PredictionSpec(Config):
     Empty if they are not known, or if classes exclude each other."""
     ignore_value: Annotated[int, Field(ge=1, le=MAX_LABEL_VALUE)] | None = None
     """File value of voxels without a known class in the labels of the training, which are not scored; None without."""
+    merged: dict[_Value, dict[_Value, str]] = Field(default_factory=dict)
+    """Of classes that stand for several of the training labels', by their value: the values of these and their names
+    (`classes.merge` of the plan)."""
     restored: Literal["probabilities", "logits"] = "probabilities"
     """What is interpolated from the prepared grid onto the scan's grid. nnU-Net interpolates logits."""
     keep_largest: tuple[str, ...] = ()
@@ -98,6 +100,10 @@ class PredictionSpec(Config):
             raise ValueError(
                 f"region_order and regions name the class indices {beyond}, but labels has {len(self.labels)} classes"
             )
+        if self.region_order and len(self.stored_values) > MAX_BYTE_CLASSES:
+            raise ValueError(f"labels has {len(self.labels)} classes; overlapping ones may have {MAX_BYTE_CLASSES}")
+        if unknown_values := sorted({*self.merged} - {*self.labels}):
+            raise ValueError(f"merged has the values {unknown_values[:8]}, which labels does not have")
         if self.regions and len(self.regions) != len(self.region_order):
             raise ValueError(
                 f"regions names {len(self.regions)} classes, but region_order has {len(self.region_order)}"
@@ -114,9 +120,9 @@ class PredictionSpec(Config):
         return tuple(sorted(self.labels))
 
     @property
-    def stored_values(self) -> tuple[int, ...]:
-        """Every value that label files may hold, in order of index: those of the classes, then the ignored one."""
-        return self.label_values if self.ignore_value is None else (*self.label_values, self.ignore_value)
+    def stored_values(self) -> tuple[int | tuple[int, ...], ...]:
+        """What label files may hold, in order of index: the values of the classes, then the ignored one."""
+        return stored_values(self.labels, self.merged, self.ignore_value)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,13 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
+from voxelocity.core.class_merging import MERGED, groups_of
 from voxelocity.core.learning import UNLEARNED
-from voxelocity.core.records import PREVIEWS_FOLDER, PROBABILITIES_FOLDER
+from voxelocity.core.records import PREVIEWS_FOLDER, PROBABILITIES_FOLDER, STATISTICS_FOLDER
+from voxelocity.core.requests.predict import PredictRequest
 from voxelocity.infer.components import keep_largest, voxel_counts
 from voxelocity.infer.job import PredictionJob
-from voxelocity.infer.model import PredictionSpec
+from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.pending import STAGES, OnFailure, Prediction
 from voxelocity.infer.pictured import Pictured
+from voxelocity.infer.statistics import STATISTICS_FILE, class_statistics
 from voxelocity.infer.table import PredictionTable
 from voxelocity.report import cut_slices, preview_png
 from voxelocity_observe.core.errors import ScanError
@@ -62,7 +66,7 @@ class PredictionWriter:
     Args:
         job: what is predicted.
         kept_largest: classes of which only the largest component is kept.
-        previews: whether to write a picture of each scan.
+        request: what to write besides predictions.
         on_case: called with each prediction that was written, in the calling thread.
         on_failure: likewise, with the case and the error of each that the format of the predictions cannot hold.
 
@@ -75,7 +79,7 @@ class PredictionWriter:
         self,
         job: PredictionJob,
         kept_largest: Sequence[int],
-        previews: bool,
+        request: PredictRequest,
         on_case: Callable[[PredictedScan], None],
         on_failure: OnFailure,
     ) -> None:
@@ -83,8 +87,9 @@ class PredictionWriter:
         self.pictured = Pictured(_MOST_FIGURES)
         self._job, self._kept_largest = job, kept_largest
         self._on_case, self._on_failure = on_case, on_failure
-        self._writes_previews = previews
-        columns = _columns(job.model.spec, job.model.unlearned)
+        self._request = request
+        self._marks = _marks(job.model)
+        columns = _columns(job.model.spec, self._marks)
         self._table = PredictionTable(job.out, columns=columns, replaced={ref.case_id for ref in job.refs})
         self._since = time.perf_counter()
         self._thread = ThreadPoolExecutor(max_workers=1)
@@ -131,10 +136,14 @@ class PredictionWriter:
         volumes_ml = {name: num * voxel_ml for name, num in num_voxels.items()}
         slices = cache(lambda: cut_slices(scan, classes))
         self.pictured.add(scan.case_id, volumes_ml, slices)
-        if self._writes_previews:
+        if self._request.previews:
             write_whole(out / PREVIEWS_FOLDER / f"{scan.case_id}.png", preview_png(slices()))
+        also = {STATISTICS_FILE: class_statistics(scan, classes, spec)} if self._request.statistics else {}
+        if not output.masks:
+            for content in also.values():
+                write_whole(out / STATISTICS_FOLDER / f"{scan.case_id}.json", content)
         # Last, because `--resume` takes it for a sign that all was written.
-        output.write(path, classes, header, spec)
+        output.write(path, classes, header, spec, also=also)
         now_s = time.perf_counter()
         seconds, self._since = now_s - self._since, now_s
         written = PredictedScan(
@@ -150,19 +159,21 @@ class PredictionWriter:
             voxel_ml=voxel_ml,
         )
         # At once: if the program ends before the next scan, `--resume` leaves this one out, and nothing adds its row.
-        self._table.add(scan.case_id, {**_row(written), **_mark(self._job.model.unlearned)})
+        self._table.add(scan.case_id, {**_row(written), **self._marks})
         return written
 
 
-def _mark(unlearned: str) -> dict[str, str]:
-    """What the rows of a network that has not learned have in addition, so that `evaluate` gives no headline."""
-    return {UNLEARNED: unlearned} if unlearned else {}
+def _marks(model: Model) -> dict[str, str]:
+    """What the rows have in addition for `evaluate`: why there is no headline, and which classes the model merged."""
+    spec = model.spec
+    marks = {UNLEARNED: model.unlearned} if model.unlearned else {}
+    return marks | ({MERGED: json.dumps(groups_of(spec.labels, spec.merged))} if spec.merged else {})
 
 
-def _columns(spec: PredictionSpec, unlearned: str) -> list[str]:
+def _columns(spec: PredictionSpec, marks: Mapping[str, str]) -> list[str]:
     stages = [f"{stage}_s" for stage in (*STAGES, "write")]
     volumes = [f"{name}_ml" for name in spec.class_names[1:]]
-    return ["file", "seconds", *stages, "peak_bytes", "device", "runtime", "division", *_mark(unlearned), *volumes]
+    return ["file", "seconds", *stages, "peak_bytes", "device", "runtime", "division", *marks, *volumes]
 
 
 def _row(scan: PredictedScan) -> dict[str, object]:

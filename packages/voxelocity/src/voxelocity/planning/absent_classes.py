@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from voxelocity.core.cases import Cases, Fold
+from voxelocity.core.cases import Cases, Fold, indices_by_value
 from voxelocity.core.staging import is_elsewhere
 from voxelocity.data.decode import label_values_in
 from voxelocity.planning.make import Planned
@@ -14,6 +14,8 @@ from voxelocity_observe.core.quantities import listed
 
 # A second or so of decoding; training says the same of larger data sets, from its cache.
 _MOST_VOXELS = 200_000_000
+# Of a thousand classes, a fold lacks many.
+_MOST_TEXTS = 16
 
 
 def absent_classes(cases: Cases, fold: Fold, present: Mapping[str, Collection[int]]) -> list[str]:
@@ -40,6 +42,9 @@ def absent_classes(cases: Cases, fold: Fold, present: Mapping[str, Collection[in
             named = [f"--fold {number}" for number in sorted(number for number in folds if number is not None)]
             where = f"folds that hold out cases with it: {listed(named)}" if named else "no case has it"
             texts.append(f"no {side} case of fold {fold} contains {name}, so {result}; {where}")
+    more = len(texts) - _MOST_TEXTS
+    if more > 0:
+        texts[_MOST_TEXTS:] = [f"{more} more classes are in no held-out or in no training case of fold {fold}"]
     return texts
 
 
@@ -48,7 +53,8 @@ def absent_from_plan(planned: Planned) -> list[str]:
     refs = [ref for ref in planned.cases.refs if ref.label is not None]
     if planned.fingerprint.num_voxels > _MOST_VOXELS or any(is_elsewhere(ref.label) for ref in refs if ref.label):
         return []
-    index_of = {value: index for index, value in enumerate(sorted(planned.cases.labels))}
+    cases = planned.cases
+    index_of = indices_by_value(cases.stored_values[: cases.num_classes])
     try:
         with ThreadPoolExecutor(planned.machine.num_cpus) as pool:
             found = list(pool.map(lambda ref: label_values_in(ref.label), refs))
@@ -56,7 +62,7 @@ def absent_from_plan(planned: Planned) -> list[str]:
         # Training names the file.
         return []
     present = {
-        ref.case_id: [index_of[value] for value in values if value in index_of]
+        ref.case_id: {index_of[value] for value in values if value in index_of}
         for ref, values in zip(refs, found, strict=True)
     }
     return absent_classes(planned.cases, planned.fold, present)

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from voxelocity.core.class_merging import ClassesConfig
 from voxelocity.core.config import Config, check_key, flatten, set_value
 from voxelocity.data.augment import BUILT_IN_EFFECTS
 from voxelocity.data.cache import FOLDER_TIERS
@@ -82,6 +83,8 @@ class Plan(Config):
     """How the plan was made."""
     data: DataConfig
     """From files to batches."""
+    classes: ClassesConfig = ClassesConfig()
+    """Which classes are learned."""
     network: NetworkConfig
     """What is trained."""
     precision: PrecisionConfig

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 import torch
 
 from voxelocity.core.cases import Cases, Fold
+from voxelocity.core.class_merging import merge_cases
 from voxelocity.core.config import AUTO, check_key, check_value, flatten, set_value
 from voxelocity.core.records import Choice
 from voxelocity.core.requests.plan import PlanOptions, PlanRequest
@@ -59,7 +60,7 @@ class Planned:
     fingerprint: DatasetFingerprint
     machine: Machine
     cases: Cases
-    """With the classes declared."""
+    """With the classes declared, and merged as the plan has it."""
     fold: Fold
     forecast: Forecast | None = None
     """What the run is expected to get done; None on a CPU."""
@@ -109,6 +110,9 @@ class Planned:
                 "num_shared_patients": split.num_shared_patients if split.held_out else 0,
                 "classes": list(self.cases.class_names),
                 "regions": {name: list(values) for name, values in self.cases.regions.items()},
+                "merged": {
+                    self.cases.labels[value]: list(members.values()) for value, members in self.cases.merged.items()
+                },
                 "channels": list(self.cases.channels),
             },
             "seed": self.plan.seed,
@@ -153,6 +157,7 @@ def model_spec(planned: Planned) -> ModelSpec:
         region_order=cases.region_order,
         regions=cases.region_indices,
         ignore_value=cases.ignore_value,
+        merged={value: dict(members) for value, members in cases.merged.items()},
         prepare=plan.data.prepare,
         window=plan.window,
         # Windows are predicted without compilation, which would have to be repeated for each batch shape.
@@ -203,6 +208,7 @@ def plan_cases(
     machine = survey(request.device, cache_folder=folder)
     as_one_data_set(file for ref in cases.refs for file in ref.files)
     cases = declare_labels(declare_channels(cases), num_threads=machine.num_cpus)
+    cases = merge_cases(cases, chosen.get("classes.merge", {}))
     fingerprint = take_fingerprint(
         cases, num_sampled=_NUM_SAMPLED, num_threads=machine.num_cpus, skip_broken=request.skip_broken
     )

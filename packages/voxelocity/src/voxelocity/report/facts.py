@@ -271,7 +271,8 @@ def _dataset(values: Mapping[str, Any]) -> DatasetFacts:
     fields = {key: value for key, value in values.items() if key in DatasetFacts.__dataclass_fields__}
     for key in ("classes", "channels"):
         fields[key] = tuple(str(name) for name in fields.get(key) or ())
-    fields["regions"] = dict(fields.get("regions") or {})
+    for key in ("regions", "merged"):
+        fields[key] = dict(fields.get(key) or {})
     fields["name"] = str(fields.get("name") or "data set")
     for key in ("num_cases", "num_training", "num_validation"):
         fields[key] = int(fields.get(key) or 0)

@@ -115,14 +115,15 @@ def dataset_table(run: RunFacts) -> Table:
         ("Channels", ", ".join(data.channels)),
         ("Classes", ", ".join(data.classes)),
         ("Regions", regions_text(data.regions)),
+        ("Merged classes", regions_text(data.merged)),
         ("Layout", data.layout),
         ("Folder", data.path),
     ]
     return fact_table("Cases and classes", (row for row in rows if row[1]))
 
 
-def regions_text(regions: Mapping[str, Sequence[int]]) -> str:
-    """Overlapping classes with the label values of each; "" without any."""
+def regions_text(regions: Mapping[str, Sequence[int | str]]) -> str:
+    """Overlapping classes with the label values of each, or merged ones with the names of each; "" without any."""
     return ", ".join(f"{name} ({'+'.join(map(str, values))})" for name, values in regions.items())
 
 

@@ -28,6 +28,7 @@ _LEAST_COLUMNS = 32
 _VALUE_COLUMNS = 28
 _WHERE_REASONS_ARE = "Every choice with its reason: --verbose, `voxelocity plan`, or the page of the run."
 _NUM_WORST_CASES = 5
+_MOST_CLASSES = 40
 
 
 def plan_table(choices: Sequence[Choice]) -> RenderableType:
@@ -180,8 +181,9 @@ def _dataset_lines(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -
     return [
         ("cases", f"{count_text(num_cases, 'case')}{of_patients}: {_split_text(dataset)}"),
         ("channels", ", ".join(map(str, dataset.get("channels") or ()))),
-        ("classes", ", ".join(map(str, dataset.get("classes") or ()))),
+        ("classes", listed([*map(str, dataset.get("classes") or ())], _MOST_CLASSES)),
         ("regions", regions_text(dataset.get("regions") or {})),
+        ("merged", regions_text(dataset.get("merged") or {})),
         *((key.rsplit("_", 1)[0], text) for key, text in spreads),
         ("voxels", _voxels_text(dataset, fingerprint)),
         ("intensity", _intensity_text(dataset, fingerprint)),

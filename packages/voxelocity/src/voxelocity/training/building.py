@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from voxelocity.core.cases import Cases
+from voxelocity.core.cases import Cases, LabelValues
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import FOLDER_TIERS
 from voxelocity.data.pipeline import CachingFacts, DataConfig, PreparedCases
@@ -23,7 +23,7 @@ class CacheJob:
 
     Attributes:
         refs: the cases with a label.
-        label_values: file values in order of class index.
+        label_values: the file values of each class index.
         class_names: of them.
         ignored: the index of voxels without a known class; None if there are none.
         data: as a run with this plan has it.
@@ -31,7 +31,7 @@ class CacheJob:
     """
 
     refs: tuple[VolumeRef, ...]
-    label_values: tuple[int, ...]
+    label_values: LabelValues
     class_names: tuple[str, ...]
     ignored: int | None
     data: DataConfig

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from voxelocity.core.cases import Cases, Fold
+from voxelocity.core.class_merging import merge_cases
 from voxelocity.core.config import AUTO, flatten
 from voxelocity.core.remote import remote_url
 from voxelocity.core.requests.train import MoreTime, TrainRequest
@@ -189,7 +190,8 @@ def check_data(folder: RunFolder, saved: SavedRun, cases: Cases) -> Cases:
     moved = f"; if the same data set was moved, correct dataset.path in {folder.record}" if lines else ""
     if not lines:
         cases = declare_labels(declare_channels(cases), num_threads=cpu_budget())
-        lines = other_data(saved, cases)
+        # They are merged when the plan is made.
+        lines = other_data(saved, merge_cases(cases, saved.plan.classes.merge))
     if lines:
         raise InputError(
             f"train: {folder.path} holds an unfinished run on another data set ({in_short(lines)}); choose another "

@@ -190,9 +190,28 @@ def test_long_lists_of_undeclared_values_are_cut() -> None:
         class_indices(np.arange(20, dtype=np.int16).reshape(1, 4, 5), (0,), where="here")
 
 
+@pytest.mark.parametrize("dtype", ["u2", "i4", "f4"])
+def test_more_classes_than_a_byte_holds_have_indices_of_two(dtype: str) -> None:
+    labels = np.array([[[0, 3, 897], [600, 3, 0]]])
+    found = class_indices(labels.astype(dtype), range(0, 900, 3), where="here")
+    assert found.dtype == np.uint16
+    assert np.array_equal(found, labels // 3)
+    every = np.arange(65_535, dtype=np.uint16).reshape(1, 5, -1)
+    assert class_indices(every, range(65_535), where="here") is every
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "i8", "f4"])
+def test_several_values_may_be_one_class(dtype: str) -> None:
+    found = class_indices(LABELS.astype(dtype), (0, (1, 2)), where="here")
+    assert found.dtype == np.uint8
+    assert np.array_equal(found, LABELS > 0)
+    with pytest.raises(ScanError, match=r"3 label values are declared, 2 of them distinct, for 2 classes"):
+        class_indices(LABELS, ((0, 1), 1), where="here")
+
+
 def test_too_many_or_equal_classes_are_refused() -> None:
-    with pytest.raises(ScanError, match=r"here: 257 label values are declared, 257 of them distinct; at most 256"):
-        class_indices(LABELS, range(257), where="here")
+    with pytest.raises(ScanError, match=r"65,536 label values are declared, 65,536 of them distinct.*at most 65,535"):
+        class_indices(LABELS, range(65_536), where="here")
     with pytest.raises(ScanError, match=r"here: 3 label values are declared, 2 of them distinct"):
         class_indices(LABELS, (0, 1, 1), where="here")
 

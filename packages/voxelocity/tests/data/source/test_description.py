@@ -113,8 +113,8 @@ def test_labels_are_sorted_by_value(tmp_path):
         ([(0, "background"), (1, "a"), (2, "a")], r'has two classes called "a"; rename one'),
         ([(1, "a"), (2, "b")], r"has the values \[1, 2\] and no 0; add the background as 0"),
         ([], r"has the values \[\] and no 0; add the background"),
-        ([(0, "background")], r"has 1 classes with the background; 2 to 256 can be learned"),
-        ([(i, str(i)) for i in range(257)], r"has 257 classes with the background; 2 to 256 can be learned"),
+        ([(0, "background")], r"has 1 classes with the background; 2 to 65535 can be learned"),
+        ([(i, str(i)) for i in range(65_536)], r"has 65536 classes with the background; 2 to 65535 can be learned"),
     ],
 )
 def test_labels_that_cannot_be_learned_are_refused(tmp_path, pairs, text):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from voxelocity.core.cases import LabelValues
 from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Volume, VolumeRef
 from voxelocity.data.decode.dicom.series import SeriesHeader
@@ -22,8 +23,8 @@ from voxelocity_observe.core.errors import ScanError
 _Found = TypeVar("_Found")
 
 
-def read_case(ref: VolumeRef, *, label_values: Sequence[int]) -> Volume:
-    """The voxels of one case on its own grid: image (c, x, y, z), label (x, y, z) uint8 class indices or None.
+def read_case(ref: VolumeRef, *, label_values: LabelValues) -> Volume:
+    """The voxels of one case on its own grid: image (c, x, y, z), class indices (x, y, z), `index_dtype`, or None.
 
     The image has the common dtype of its files; integers stay integers. Arrays may be read-only views on the unpacked
     bytes, with x fastest in memory. Safe from several threads; the GIL is free while files are unpacked.
@@ -33,7 +34,7 @@ def read_case(ref: VolumeRef, *, label_values: Sequence[int]) -> Volume:
 
     Args:
         ref: the files of the case.
-        label_values: file values in order of class index.
+        label_values: the file values of each class index.
 
     Raises:
         ScanError: a file is missing, damaged, truncated or not a 3-D image; the files hold different places of space;
@@ -79,7 +80,7 @@ def _stack(ref: VolumeRef, note: Note) -> tuple[Array, ScanHeader]:
     return stacked, own
 
 
-def _read_label(ref: VolumeRef, header: ScanHeader, label_values: Sequence[int], note: Note) -> Array:
+def _read_label(ref: VolumeRef, header: ScanHeader, label_values: LabelValues, note: Note) -> Array:
     assert ref.label is not None, "only called for cases with a label"
     grid = header.grid
     case = f"decode: case '{ref.case_id}':"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from voxelocity.core.cases import MAX_CLASSES
+from voxelocity.core.cases import MAX_CLASSES, LabelValues, index_dtype, indices_by_value
 from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Grid, slabs
 from voxelocity.data.decode.dicom.structures import needed_names
@@ -117,54 +117,58 @@ def whole_numbers(labels: Array, *, where: str, step: float = 0.0, note: Note = 
     return whole
 
 
-def class_indices(labels: Array, label_values: Sequence[int], *, where: str) -> Array:
-    """uint8 class indices: index i where the file holds `label_values[i]`. Keeps shape and order in memory.
+def class_indices(labels: Array, label_values: LabelValues, *, where: str) -> Array:
+    """Class indices, of the type `index_dtype`: index i where the file holds `label_values[i]`, or one of these.
 
-    Returns the argument itself where it is uint8 and its values are their own indices.
+    Keeps shape and order in memory. Returns the argument itself where it has this type and its values are their own
+    indices.
 
     Args:
         labels: file values, of any number type.
-        label_values: distinct, at most 256.
+        label_values: distinct, for at most 65,535 indices.
         where: start of the error text.
 
     Raises:
-        ScanError: a value is not declared or not a whole number, or more than 256 classes are declared.
+        ScanError: a value is not declared or not a whole number, or too many classes are declared.
     """
-    if len(label_values) > MAX_CLASSES or len(set(label_values)) != len(label_values):
+    index_of = indices_by_value(label_values)
+    num_values = sum(1 if isinstance(values, int) else len(values) for values in label_values)
+    if len(label_values) > MAX_CLASSES or len(index_of) != num_values:
         raise ScanError(
-            f"{where}: {len(label_values)} label values are declared, {len(set(label_values))} of them distinct; "
-            f"at most {MAX_CLASSES} distinct ones are supported: merge classes in the data set's labels"
+            f"{where}: {num_values:,} label values are declared, {len(index_of):,} of them distinct, for "
+            f"{len(label_values):,} classes; at most {MAX_CLASSES:,} classes with distinct values are supported: merge "
+            "classes in the data set's labels"
         )
+    dtype = index_dtype(len(label_values))
     whole = whole_numbers(labels, where=where)
-    are_indices = list(label_values) == list(range(len(label_values)))
+    are_indices = list(index_of) == list(index_of.values()) == list(range(len(label_values)))
     if are_indices and whole.dtype.kind == "u" and int(whole.max()) < len(label_values):
-        return whole.astype(np.uint8, copy=False)
-    indices = _look_up(whole, label_values) if whole.itemsize <= 2 else _search(whole, label_values)
+        return whole.astype(dtype, copy=False)
+    indices = _look_up(whole, index_of) if whole.itemsize <= 2 else _search(whole, index_of)
     undeclared = indices == _UNDECLARED
     if undeclared.any():
         values, counts = np.unique(whole[undeclared], return_counts=True)
-        raise ScanError(f"{where}: {_undeclared_in_words(values, counts, label_values)}")
-    return indices.astype(np.uint8)
+        raise ScanError(f"{where}: {_undeclared_in_words(values, counts, list(index_of))}")
+    return indices.astype(dtype, copy=False)
 
 
-def _look_up(whole: Array, label_values: Sequence[int]) -> Array:
+def _look_up(whole: Array, index_of: Mapping[int, int]) -> Array:
     # As unsigned, a negative value v is entry v + 65536 (or 256) of the table, which is where v % size puts it.
     size = 1 << (8 * whole.itemsize)
     table = np.full(size, _UNDECLARED, dtype=np.uint16)
     limits = np.iinfo(whole.dtype)
-    for index, value in enumerate(label_values):
+    for value, index in index_of.items():
         if limits.min <= value <= limits.max:
             table[value % size] = index
     found: Array = table[whole.view(f"u{whole.itemsize}")]
     return found
 
 
-def _search(whole: Array, label_values: Sequence[int]) -> Array:
-    order = np.argsort(np.array(label_values, dtype=np.int64), kind="stable")
-    ordered = np.array(label_values, dtype=np.int64)[order]
+def _search(whole: Array, index_of: Mapping[int, int]) -> Array:
+    ordered, indices = np.array(sorted(index_of.items()), dtype=np.int64).T
     signed = whole.astype(np.int64)
     place = np.minimum(np.searchsorted(ordered, signed), len(ordered) - 1)
-    return np.where(ordered[place] == signed, order[place], _UNDECLARED).astype(np.uint16)
+    return np.where(ordered[place] == signed, indices[place], _UNDECLARED).astype(np.uint16)
 
 
 def _undeclared_in_words(values: Array, counts: Array, label_values: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 
 from voxelocity.core.batch import Draw
+from voxelocity.core.cases import LabelValues, index_dtype
 from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.region import Index3
 from voxelocity.core.staging import StagingAhead, is_elsewhere
@@ -71,7 +72,7 @@ class PreparedCases:
 
     Args:
         refs: which cases, in the order of their indices.
-        label_values: file values in order of class index.
+        label_values: the file values of each class index.
         ignored: the index of voxels without a known class, around which no patch is cut; None if there are none.
         prepare: how each case is prepared.
         cache: where the result is kept.
@@ -82,7 +83,7 @@ class PreparedCases:
         self,
         refs: Sequence[VolumeRef],
         *,
-        label_values: Sequence[int],
+        label_values: LabelValues,
         class_names: Sequence[str] = (),
         ignored: int | None = None,
         prepare: PrepareConfig,
@@ -127,6 +128,11 @@ class PreparedCases:
         """The ids of the cases that the cache does not hold."""
         return [ref.case_id for ref, key in zip(self.refs, self._keys, strict=True) if self._cache.get(key) is None]
 
+    @property
+    def num_indices(self) -> int:
+        """Class indices that a label may hold, that of ignored voxels included."""
+        return len(self._label_values)
+
     def drop(self, index: int) -> None:
         """Removes the case from the cache. Volumes already handed out stay valid."""
         self._cache.drop(self._keys[index])
@@ -140,7 +146,7 @@ class PreparedCases:
             ScanError: a header cannot be read.
         """
         spec = self._prepared_spec(index)
-        return spec.image_bytes + spec.grid.num_voxels
+        return spec.image_bytes + spec.grid.num_voxels * np.dtype(index_dtype(self.num_indices)).itemsize
 
     def shape(self, index: int) -> Index3:
         """Upper bound of a prepared case's voxels along each axis, from its headers alone.
@@ -306,7 +312,8 @@ class PreparedCases:
             spec = read_spec(ref)
         except ScanError:
             return 0  # reading the case reports what is wrong, and where
-        return 2 * spec.image_bytes + spec.grid.num_voxels + self._preparation.describe(spec).scratch_bytes
+        label_bytes = spec.grid.num_voxels * np.dtype(index_dtype(self.num_indices)).itemsize
+        return 2 * spec.image_bytes + label_bytes + self._preparation.describe(spec).scratch_bytes
 
 
 def read_spec(ref: VolumeRef) -> VolumeSpec:

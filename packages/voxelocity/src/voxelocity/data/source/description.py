@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from voxelocity.core.cases import MAX_CLASSES, MAX_LABEL_VALUE
+from voxelocity.core.cases import MAX_BYTE_CLASSES, MAX_CLASSES, MAX_LABEL_VALUE
 from voxelocity_observe.core.errors import DatasetError
 from voxelocity_observe.core.plain import excerpt, shortened
 from voxelocity_observe.core.whole_file import check_is_file
@@ -147,6 +147,11 @@ class Description:
                 for value, (name, values) in zip(self.region_values, regions.items(), strict=True)
             }
             every = sorted({value for values in regions.values() for value in values})
+            if len(every) + 1 + ("ignore" in listed) > MAX_BYTE_CLASSES:
+                raise self.error(
+                    f'"labels" has overlapping classes of {len(every)} values; at most {MAX_BYTE_CLASSES - 2} are '
+                    "supported: give the parts that classes share fewer values"
+                )
             return self.check_labels(
                 [(0, "background"), *((value, drawn.get(value, f"label {value}")) for value in every)]
             )
@@ -273,9 +278,9 @@ class Description:
 
         Raises:
             DatasetError: a value is negative or larger than 65535, a value or name appears twice, background 0 or any
-                other class is missing, or there are more classes than uint8 can represent.
+                other class is missing, or there are more classes than can be told apart.
         """
-        labels: dict[int, str] = {}
+        labels, names = dict[int, str](), set[str]()
         for value, name in sorted(pairs):
             if not 0 <= value <= MAX_LABEL_VALUE:
                 raise self.error(
@@ -287,11 +292,12 @@ class Description:
                     f'"labels" gives {shortened(value)} to both {_quoted(labels[value])} and {_quoted(name)}; keep '
                     "one of them"
                 )
-            if name in labels.values():
+            if name in names:
                 raise self.error(
                     f'"labels" has two classes called {_quoted(name)}; rename one, results are reported by name'
                 )
             labels[value] = name
+            names.add(name)
         if 0 not in labels:
             raise self.error(f'"labels" has the values {shortened(list(labels))} and no 0; add the background as 0')
         if not 2 <= len(labels) <= MAX_CLASSES:

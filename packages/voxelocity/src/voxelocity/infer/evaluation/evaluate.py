@@ -17,7 +17,14 @@ from voxelocity.core.records import CaseScore
 from voxelocity.core.requests.evaluate import EvaluateOptions, EvaluateRequest
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.decode.notes import Note, as_one_data_set
-from voxelocity.infer.evaluation.pairs import Truth, find_pairs, find_truth, read_predicted
+from voxelocity.infer.evaluation.pairs import (
+    Pairs,
+    Truth,
+    find_pairs,
+    find_truth,
+    merge_as_predicted,
+    read_predicted,
+)
 from voxelocity.infer.evaluation.volumes import read_pair
 from voxelocity.metrics import NSD_TOLERANCE_MM, case_score
 from voxelocity.report import RunFacts, read_run
@@ -124,15 +131,7 @@ def score_predictions(
     """What `evaluate` does, for a request."""
     truth, labels = request.truth, request.labels
     tolerance_mm = NSD_TOLERANCE_MM if request.tolerance_mm == "auto" else request.tolerance_mm
-    found = find_truth(truth, labels=labels)
-    pairs = find_pairs(request.predictions, found)
-    if not pairs.refs:
-        raise InputError(
-            f"evaluate: no prediction has a truth of the same name: the predictions are "
-            f"{listed([path.name for path in pairs.extra])}; {truth} has {listed(pairs.missing)}"
-        )
-    as_one_data_set(file for ref in pairs.refs for file in ref.images)
-    as_one_data_set(ref.label for ref in pairs.refs if ref.label is not None)
+    found, pairs, predicted, merging = _find(request)
     on_start(len(pairs.refs))
     scores: list[CaseScore] = []
     refused: dict[str, str] = {}
@@ -152,7 +151,6 @@ def score_predictions(
             "background; name the classes with --labels"
         )
     kept = [ref for ref in pairs.refs if ref.case_id not in refused]
-    predicted = _rows_of(kept)
     unlearned = {str(labels): mark} if labels and (mark := read_mark(Path(labels) / "scores.json")) else {}
     unlearned |= {
         str(ref.images[0].parent): mark for ref in kept if (mark := predicted[ref.case_id].get(UNLEARNED, ""))
@@ -168,13 +166,32 @@ def score_predictions(
         refused=refused,
         others=tuple(map(str, pairs.others)),
         unlearned=unlearned,
-        notices=tuple(
-            f"{len(cases)} of {len(pairs.refs)} cases, such as '{case_id}': {text.removeprefix('evaluate: ')}."
-            for cases in noted.values()
-            for case_id, text in [next(iter(cases.items()))]
+        notices=(
+            *filter(None, [merging]),
+            *(
+                f"{len(cases)} of {len(pairs.refs)} cases, such as '{case_id}': {text.removeprefix('evaluate: ')}."
+                for cases in noted.values()
+                for case_id, text in [next(iter(cases.items()))]
+            ),
         ),
-        divisions={case_id: row["division"] for case_id, row in predicted.items() if row.get("division")},
+        divisions={ref.case_id: side for ref in kept if (side := predicted[ref.case_id].get("division"))},
     )
+
+
+def _find(request: EvaluateRequest) -> tuple[Truth, Pairs, dict[str, Mapping[str, str]], str]:
+    """The truth, what there is to compare, the rows of the tables of predictions, and what was merged, as a notice."""
+    truth = find_truth(request.truth, labels=request.labels)
+    pairs = find_pairs(request.predictions, truth)
+    if not pairs.refs:
+        raise InputError(
+            f"evaluate: no prediction has a truth of the same name: the predictions are "
+            f"{listed([path.name for path in pairs.extra])}; {request.truth} has {listed(pairs.missing)}"
+        )
+    as_one_data_set(file for ref in pairs.refs for file in ref.images)
+    as_one_data_set(ref.label for ref in pairs.refs if ref.label is not None)
+    predicted = _rows_of(pairs.refs)
+    declared, merging = merge_as_predicted(truth.declared, predicted.values())
+    return replace(truth, declared=declared), pairs, predicted, merging
 
 
 def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
@@ -270,8 +287,9 @@ def _score(ref: VolumeRef, truth: Truth, tolerance_mm: float, note: Note) -> Cas
     assert ref.label is not None, "pairs have both"
     declared, scan = truth.declared, truth.scans.get(ref.case_id)
     pair = read_pair(
-        ref.images[0], ref.label, labels=declared.labels, scan=scan, ignore_value=declared.ignore_value, note=note
-    )
+        ref.images[0], ref.label, labels=declared.labels, scan=scan, merged=declared.merged,
+        ignore_value=declared.ignore_value, note=note,
+    )  # fmt: skip
     values = sorted(declared.labels)
     return case_score(
         ref.case_id,

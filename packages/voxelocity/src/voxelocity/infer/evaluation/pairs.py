@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from voxelocity.core.records import PREDICTIONS_PAGE, PREDICTIONS_TABLE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
+from voxelocity.core.cases import MergedClasses
+from voxelocity.core.class_merging import MERGED, merge_labels
+from voxelocity.core.records import PREDICTIONS_TABLE, WITH_PREDICTIONS
 from voxelocity.core.scan_formats import FILE_ENDINGS, format_names, stem_of
 from voxelocity.core.volume import VolumeRef
+from voxelocity.data.decode.mask_folder import masks_in
 from voxelocity.data.source import open_cases
 from voxelocity.data.source.description import Description
 from voxelocity_observe.core.errors import InputError, missing_path
-from voxelocity_observe.core.plain import text_of_cell
+from voxelocity_observe.core.plain import excerpt, shortened, text_of_cell
 from voxelocity_observe.core.quantities import listed
 
 _DESCRIPTIONS = ("model.json", "dataset.json")
 EVALUATION_FILES = ("evaluation.html", "evaluation.json", "evaluation.csv")
 """What `write_evaluation` writes, possibly next to the predictions: the page, its figures, their table."""
-_WITH_PREDICTIONS = (PREDICTIONS_TABLE, PREDICTIONS_PAGE, PROBABILITIES_FOLDER, PREVIEWS_FOLDER, *EVALUATION_FILES)
+_WITH_PREDICTIONS = (*WITH_PREDICTIONS, *EVALUATION_FILES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +34,14 @@ class Declared:
     Attributes:
         labels: file value to class name, background included; empty if nothing declares them.
         regions: of overlapping classes, the file values of each, by name.
+        merged: of classes that stand for several values of the truth, by their value, these and their names.
         ignore_value: the file value of voxels that do not count; None without one.
         where: the file that says so; "" if none does.
     """
 
     labels: Mapping[int, str] = field(default_factory=dict)
     regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    merged: MergedClasses = field(default_factory=dict)
     ignore_value: int | None = None
     where: str = ""
 
@@ -125,11 +131,27 @@ def read_labels(path: Path) -> Declared:
         indices = dict(description.values.get("regions") or {})
         regions = {name: tuple(values[index] for index in members) for name, members in indices.items()}
         ignore_value = description.values.get("ignore_value")
-    return Declared(labels=labels, regions=regions, ignore_value=ignore_value, where=str(found))
+    merged = _merged_of(description, labels)
+    return Declared(labels=labels, regions=regions, merged=merged, ignore_value=ignore_value, where=str(found))
+
+
+def _merged_of(description: Description, labels: Mapping[int, str]) -> MergedClasses:
+    """What classes of a model stand for; empty for other descriptions."""
+    stored = description.values.get("merged") if "window" in description.values else None
+    try:
+        found = {
+            int(value): {int(member): str(name) for member, name in members.items()}
+            for value, members in (stored or {}).items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        raise description.error(f'"merged" is {shortened(stored)}; restore the file from its run') from None
+    if unknown := sorted({*found} - {*labels}):
+        raise description.error(f'"merged" has the values {unknown[:8]}, which "labels" does not have')
+    return found
 
 
 def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
-    """The predictions of all folders with their truth, by name: CASE.nii.gz, CASE.nrrd, CASE.dcm, ...
+    """The predictions of all folders with their truth, by name: CASE.nii.gz, CASE.dcm, a folder of masks, ...
 
     Raises:
         InputError: a folder does not exist or holds no scan, or a case occurs twice.
@@ -141,7 +163,7 @@ def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
         if not folder.is_dir():
             what = f"{folder} is not a folder" if folder.exists() else missing_path(folder)
             raise InputError(f"evaluate: {what}; name a folder of predictions")
-        files, rest = _scans_in(folder)
+        files, rest = _scans_in(folder, has_masks=True)
         others.extend(rest)
         if not files:
             raise InputError(f"evaluate: the folder {folder} holds no {format_names()} file; name one that does")
@@ -185,8 +207,11 @@ def _lists_cases(path: Path) -> bool:
     return description.is_file() and not {"training", "dataset"}.isdisjoint(Description.read(description).values)
 
 
-def _scans_in(folder: Path) -> tuple[dict[str, Path], list[Path]]:
-    """The scans of a folder by case id, and its other entries. Hidden files and what we write there are neither."""
+def _scans_in(folder: Path, *, has_masks: bool = False) -> tuple[dict[str, Path], list[Path]]:
+    """The scans of a folder by case id, and its other entries. Hidden files and what we write there are neither.
+
+    With `has_masks`, a folder of masks, one for each class, is a scan too.
+    """
     scans: dict[str, Path] = {}
     others: list[Path] = []
     try:
@@ -196,15 +221,52 @@ def _scans_in(folder: Path) -> tuple[dict[str, Path], list[Path]]:
     for name in names:
         if name.startswith(".") or name in _WITH_PREDICTIONS:
             continue
-        path, case = folder / name, stem_of(name)
+        path = folder / name
         try:
             str(path).encode()
         except UnicodeEncodeError:
             raise InputError(f"evaluate: {str(path)!r} is not UTF-8, so no page can show it; rename it") from None
-        if not name.lower().endswith(FILE_ENDINGS) or path.is_dir():
+        is_masks = has_masks and path.is_dir() and bool(masks_in(path))
+        case = name if is_masks else stem_of(name)
+        if not is_masks and (path.is_dir() or not name.lower().endswith(FILE_ENDINGS)):
             others.append(path)
         elif case in scans:
             raise InputError(f"evaluate: {scans[case]} and {path} are both case '{case}'; remove one of them")
         else:
             scans[case] = path
     return scans, others
+
+
+def merge_as_predicted(declared: Declared, rows: Iterable[Mapping[str, str]]) -> tuple[Declared, str]:
+    """The classes as the model learned them, where it merged some of those that are declared; and what to say of it.
+
+    Args:
+        declared: what values of label files mean.
+        rows: of the tables next to the predictions.
+
+    Raises:
+        ConfigError: as `merge_labels`.
+    """
+    texts = {row[MERGED] for row in rows if row.get(MERGED)}
+    groups = _groups_in(texts.pop()) if len(texts) == 1 and not declared.merged else {}
+    if not groups:
+        return declared, ""
+    words = "; ".join(f"{excerpt(name)}: {listed([*map(str, values)])}" for name, values in groups.items())
+    learned = f"The model learned values of the labels as one class ({words})"
+    if not declared.regions and all(value in declared.labels for values in groups.values() for value in values):
+        labels, merged = merge_labels(declared.labels, groups, where=f"evaluate: {PREDICTIONS_TABLE}")
+        return replace(declared, labels=labels, merged=merged), f"{learned}, so those of the truth are merged too."
+    if {*groups} <= {*declared.labels.values()}:
+        return declared, ""
+    return declared, f"{learned}, which nothing says of the truth; give the folder of its run to --labels."
+
+
+def _groups_in(text: str) -> dict[str, list[int]]:
+    """The groups of classes in a cell of the table; none in one that is damaged."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(values, list) for values in found.values()):
+        return {}
+    return found if all(type(value) is int for values in found.values() for value in values) else {}

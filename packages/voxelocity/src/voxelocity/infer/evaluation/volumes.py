@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from voxelocity.core.cases import LabelValues, MergedClasses, stored_values
 from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode import label_values_in, read_header
@@ -21,7 +22,7 @@ _MOST_LISTED = 12
 
 
 class CasePair(NamedTuple):
-    """Class indices (x, y, z) uint8 on `grid`, and the names of the classes, the background first."""
+    """Class indices (x, y, z) on `grid`, and the names of the classes, the background first."""
 
     prediction: Array
     truth: Array
@@ -35,6 +36,7 @@ def read_pair(
     *,
     labels: Mapping[int, str],
     scan: Path | None,
+    merged: MergedClasses = None,
     ignore_value: int | None = None,
     note: Note,
 ) -> CasePair:
@@ -48,6 +50,7 @@ def read_pair(
         labels: file value to class name, the background as the smallest value; empty if nothing declares them. Each
             value, or each name, that is found is a class then.
         scan: of the case, on whose grid structures are drawn if neither file has a grid; None if it is not known.
+        merged: of classes that stand for several values, by their value, these and their names.
         ignore_value: that the truth may also have; its index follows those of the classes.
         note: called if a file was turned or its values were rounded.
 
@@ -55,12 +58,14 @@ def read_pair(
         ScanError: a file cannot be read, does not fit to the other, or has values or names that are not declared.
     """
     # The kind of a DICOM file shows only in its content, which a server may still have.
+    if merged is None:
+        merged = {}
     truth_path = stage(truth_path)
     files = (path, truth_path)
     named = {file: names for file in files if (names := label_names_in(file)) is not None}
     labels = labels or _find_labels(files, named, note)
-    values = sorted(labels)
-    of_truth = values if ignore_value is None else [*values, ignore_value]
+    values = stored_values(labels, merged, None)
+    of_truth = stored_values(labels, merged, ignore_value)
     found = {
         file: _read_values(file, of_truth if file == truth_path else values, note)
         for file in files
@@ -72,17 +77,25 @@ def read_pair(
         on_truth = turned_onto(voxels, (truth_path, of_truth_file), (path, of_prediction), where=where, note=note)
         found[path] = on_truth, of_truth_file
     grid = found[next(iter(found))][1] if found else _grid_of(scan, path, truth_path)
-    wanted = {labels[value]: value for value in values[1:]}
+    wanted = _values_by_name(labels, merged)
     for file, names in named.items():
         _check_names(file, names, tuple(wanted))
         structures = read_named(file, (scan or path, grid), wanted, note=note)
         found[file] = class_indices(structures, values, where=f"evaluate: {file}"), grid
     prediction, truth = found[path], found[truth_path]
-    return CasePair(prediction[0], truth[0], truth[1], tuple(labels[value] for value in values))
+    return CasePair(prediction[0], truth[0], truth[1], tuple(labels[value] for value in sorted(labels)))
 
 
-def _read_values(path: Path, values: Sequence[int], note: Note) -> tuple[Array, Grid]:
-    """Class indices (x, y, z) uint8 and their grid."""
+def _values_by_name(labels: Mapping[int, str], merged: MergedClasses) -> dict[str, int]:
+    """Values of the classes, and of those that they stand for, by name, but for the background's own."""
+    background = min(labels)
+    own = {name: value for value, name in labels.items() if value != background}
+    members = {name: value for group in merged.values() for value, name in group.items() if value != background}
+    return {**members, **own}
+
+
+def _read_values(path: Path, values: LabelValues, note: Note) -> tuple[Array, Grid]:
+    """Class indices (x, y, z) and their grid."""
     voxels, grid = read_labels(path, where=f"evaluate: {path}", note=note)
     if len(voxels) != 1:
         raise ScanError(

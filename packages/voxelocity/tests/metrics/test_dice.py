@@ -10,7 +10,7 @@ from monai.metrics import compute_dice
 
 from shared.gpu import nothing_waits
 from voxelocity.metrics import DiceCounts
-from voxelocity.metrics.dice import count_pairs, dice_of_tables, merged_pairs
+from voxelocity.metrics.dice import count_pairs, count_tables, dice_of_tables, merged_pairs
 from voxelocity_observe.core.errors import ScanError
 
 CLASSES = 4
@@ -138,3 +138,35 @@ def test_index_without_a_class_is_named_with_its_side():
         count_pairs(fine, wrong, num_classes=2)
     with pytest.raises(ScanError, match="the prediction holds class index -1, but there are 2 classes"):
         count_pairs(np.array([0, -1]), fine, num_classes=2)
+
+
+def test_many_classes_are_counted_one_by_one_as_few_are_in_pairs(monkeypatch):
+    numbers = np.random.default_rng(0)
+    truth, prediction = numbers.integers(0, 6, (2, 7, 8, 9)).astype(np.uint16)
+    # The last one does not count.
+    scored = [[index] for index in range(1, 5)]
+    few = DiceCounts(num_classes=5, ignored=True)
+    prediction = np.minimum(prediction, 4)
+    few.add(torch.from_numpy(prediction.astype(np.int32)), torch.from_numpy(truth.astype(np.int32)))
+    monkeypatch.setattr("voxelocity.metrics.dice.MAX_BYTE_CLASSES", 2)
+    many = DiceCounts(num_classes=5, ignored=True)
+    many.add(torch.from_numpy(prediction.astype(np.int32)), torch.from_numpy(truth.astype(np.int32)))
+    assert many.dice_of(scored) == few.dice_of(scored)
+    assert DiceCounts(num_classes=5).dice_of(scored) == (None,) * 4
+
+
+def test_tables_of_many_classes_are_those_of_pairs(monkeypatch):
+    numbers = np.random.default_rng(0)
+    truth, prediction = numbers.integers(0, 6, (2, 7, 8, 9)).astype(np.uint16)
+    scored = [[5], [1], [3]]
+    expected = count_tables(prediction, truth, scored, num_classes=6)
+    monkeypatch.setattr("voxelocity.metrics.dice.MAX_BYTE_CLASSES", 2)
+    assert np.array_equal(count_tables(prediction, truth, scored, num_classes=6), expected)
+    with pytest.raises(ScanError, match="holds class index 5, but there are 5 classes"):
+        count_tables(prediction, truth, scored, num_classes=5)
+
+
+def test_tensors_are_not_changed_by_counting():
+    truth, prediction = torch.tensor([1, 2, 0], dtype=torch.int32), torch.tensor([1, 1, 0], dtype=torch.int32)
+    DiceCounts(num_classes=3).add(prediction, truth)
+    assert truth.tolist() == [1, 2, 0]

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
+
+from voxelocity.core.cases import MAX_BYTE_CLASSES
 from voxelocity.core.region import Region
+from voxelocity.core.volume import Array
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +55,7 @@ class Batch:
 
     Attributes:
         image: (b, c, x, y, z) floating point.
-        label: (b, x, y, z) uint8 class indices.
+        label: (b, x, y, z) class indices, uint8, or int32 of more than 256 classes.
         draws: b records, one per patch, in order.
         regions: b boxes on the prepared grids, where each patch was cut; they may reach beyond the volume.
         step: index of this batch in the run, from 0.
@@ -70,3 +74,18 @@ class Batch:
     def with_(self, **changes: Any) -> Batch:
         """A copy with some fields replaced."""
         return replace(self, **changes)
+
+
+def label_dtype(num_indices: int) -> torch.dtype:
+    """How a batch keeps so many class indices: as uint8, or as int32, since torch computes little with uint16."""
+    import torch
+
+    return torch.uint8 if num_indices <= MAX_BYTE_CLASSES else torch.int32
+
+
+def label_tensor(label: Array) -> torch.Tensor:
+    """A copy of class indices of any integer type as a batch keeps them, in C order, in main memory."""
+    import torch
+
+    kept = np.uint8 if label.dtype == np.uint8 else np.int32
+    return torch.from_numpy(np.array(label, dtype=kept, order="C"))

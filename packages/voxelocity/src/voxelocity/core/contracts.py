@@ -86,7 +86,7 @@ class StoredVolume(Protocol):
         ...
 
     def read(self, region: Region) -> tuple[Array, Array | None]:
-        """The stored voxels of a box inside the volume: image (c, *shape) and label (*shape) uint8, if it has one."""
+        """The stored voxels of a box inside the volume: image (c, *shape) and label (*shape), if it has one."""
         ...
 
     def load(self) -> Volume:

@@ -121,7 +121,7 @@ class Volume:
     Attributes:
         case_id: the case these voxels belong to.
         image: (c, x, y, z), as stored: intensities once `scaling` is applied.
-        label: (x, y, z) uint8 class indices (not file values), or None if the case has no label.
+        label: (x, y, z) class indices (not file values), of the type `core.cases.index_dtype`, or None without a label.
         grid: where the voxels are now.
         trace: the spatial steps that led here from the scan's own grid, oldest first, as plain records;
             `data.prepare` reverses them to put a prediction on the scan's own grid.

@@ -6,6 +6,7 @@ import itertools
 from functools import partial
 from typing import TYPE_CHECKING
 
+from voxelocity.core.cases import MAX_BYTE_CLASSES
 from voxelocity.core.laterality import swapped_classes
 from voxelocity.core.region import Index3
 from voxelocity.data.prepare import resize_record
@@ -58,7 +59,7 @@ def possible_launches(spec: PredictionSpec, device: torch.device) -> list[Launch
     The engine itself makes them, of small volumes on the device "meta": on the prepared grid, as validations do while
     training, and on that of scans with another spacing; with the mirrorings and without, as quick validations do.
     """
-    if not has_triton() or not is_fused("window"):
+    if not has_triton() or not is_fused("window") or spec.num_outputs > MAX_BYTE_CLASSES:
         return []
     import torch
 

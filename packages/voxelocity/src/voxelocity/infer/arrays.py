@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.cases import MAX_BYTE_CLASSES, index_dtype
 from voxelocity.step.fused import has_triton, is_fused
 from voxelocity_observe.core.device import HOST, Device, Host, as_current
 
@@ -114,13 +115,22 @@ def zeros_like(values: Values, shape: Sequence[int]) -> Values:
     return np.zeros(shape, values.dtype) if isinstance(values, np.ndarray) else values.new_zeros(shape)
 
 
-def zeros(shape: Sequence[int], device: Device, *, is_byte: bool = False) -> Values:
-    """Zeros on a device, float32 or uint8."""
+def zeros(shape: Sequence[int], device: Device) -> Values:
+    """Zeros on a device, float32."""
     if isinstance(device, Host):
-        return np.zeros(shape, np.uint8 if is_byte else np.float32)
+        return np.zeros(shape, np.float32)
     import torch
 
-    return torch.zeros(shape, dtype=torch.uint8 if is_byte else torch.float32, device=device)
+    return torch.zeros(shape, dtype=torch.float32, device=device)
+
+
+def class_zeros(shape: Sequence[int], device: Device, num_classes: int) -> Values:
+    """Zeros on a device for class indices: uint8, for more classes uint16, or int32 in tensors."""
+    if isinstance(device, Host):
+        return np.zeros(shape, index_dtype(num_classes))
+    import torch
+
+    return torch.zeros(shape, dtype=torch.uint8 if num_classes <= MAX_BYTE_CLASSES else torch.int32, device=device)
 
 
 def stack(values: Sequence[Values]) -> Values:
@@ -195,7 +205,7 @@ def both(first: Values, second: Values) -> Values:
 
 
 def fill_largest(classes_xyz: Values, values_kxyz: Values) -> None:
-    """Writes the index of each voxel's largest value, the first of equal ones, into uint8 classes on any device."""
+    """Writes the index of each voxel's largest value, the first of equal ones, into classes on any device."""
     if not isinstance(values_kxyz, np.ndarray):
         # argmax takes 3 to 17 times as long on a CPU (docs/log).
         classes_xyz.copy_(values_kxyz.max(dim=0).indices)

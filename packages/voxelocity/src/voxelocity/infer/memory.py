@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from voxelocity.core.cases import index_dtype
 from voxelocity.core.contracts import DeterministicStage
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeSpec
@@ -73,7 +74,7 @@ def scan_memory(scan: VolumeSpec, spec: PredictionSpec, preparation: Determinist
         image_bytes=prepared.num_channels * num_voxels * (np.dtype(prepared.dtype).itemsize + _FLOAT_BYTES),
         scores_bytes=_FLOAT_BYTES * spec.num_outputs * tiling.peak_voxels,
         windows_bytes=_FLOAT_BYTES * min(spec.window.batch_size, num_windows) * values_per_window,
-        labels_bytes=2 * scan.grid.num_voxels,
+        labels_bytes=2 * np.dtype(index_dtype(len(spec.labels))).itemsize * scan.grid.num_voxels,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from voxelocity.core.batch import label_tensor
 from voxelocity.core.volume import Scaling, Volume
 from voxelocity_observe.core.device import is_out_of_memory
 
@@ -23,7 +24,7 @@ class HeldOutVolume:
     Attributes:
         case_id: of the case.
         image: (c, x, y, z) as stored, in C order.
-        label: (x, y, z) uint8.
+        label: (x, y, z) class indices, as those of a batch.
         scaling: as in `Volume`.
     """
 
@@ -64,14 +65,14 @@ class Residents:
         volume = load()
         if not self._may_keep or volume.label is None or volume.image.dtype.name not in _DTYPES:
             return volume
-        num_bytes = int(volume.image.nbytes) + int(volume.label.size)
+        num_bytes = int(volume.image.nbytes) + int(volume.label.size) * (1 if volume.label.dtype == np.uint8 else 4)
         free_bytes, total_bytes = self._free_and_total_bytes()
         if num_bytes > _MOST_OF_FREE * free_bytes or self._num_bytes + num_bytes > _MOST_OF_DEVICE * total_bytes:
             return volume
         try:
             # Copies, as those of the cache are read-only and may be in another order.
             image = torch.from_numpy(np.array(volume.image, order="C")).to(self._device)
-            label = torch.from_numpy(np.array(volume.label, dtype=np.uint8, order="C")).to(self._device)
+            label = label_tensor(volume.label).to(self._device)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

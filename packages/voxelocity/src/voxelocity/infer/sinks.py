@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.cases import MAX_BYTE_CLASSES
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.prepare import Restoration, Trace, is_resampled, restore_labels
 from voxelocity.infer import arrays
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 # Values of the logits that are turned into probabilities or classes at a time: 64 MiB as float32.
 _PIECE_VALUES = 1 << 24
 
-ClassIndices = npt.NDArray[np.uint8]
+ClassIndices = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+"""(x, y, z), as `index_dtype`."""
 
 
 class ClassMap:
@@ -43,9 +45,9 @@ class ClassMap:
     def take(self, sums_kxyz: Values, weights_xyz: Values | None, box: Region) -> None:
         # Dividing by positive weights changes neither which class is ahead nor a sign.
         if self._classes is None:
-            self._classes = arrays.zeros(self._shape, arrays.device_of(sums_kxyz), is_byte=True)
+            self._classes = arrays.class_zeros(self._shape, arrays.device_of(sums_kxyz), len(sums_kxyz))
         classes = self._classes[box.slices]
-        if arrays.has_kernels(sums_kxyz, classes):
+        if _has_kernels(sums_kxyz, classes):
             from voxelocity.infer import device_arrays
 
             device_arrays.classify(classes, sums_kxyz, order=self._order_on(arrays.device_of(sums_kxyz)))
@@ -55,7 +57,7 @@ class ClassMap:
                 arrays.fill_largest(target, piece)
                 continue
             # Tiles may be in main memory and the result on a device.
-            found = arrays.zeros(target.shape, arrays.device_of(piece), is_byte=True)
+            found = arrays.class_zeros(target.shape, arrays.device_of(piece), len(piece))
             for sums, index in zip(piece, self._order, strict=True):
                 found[sums > 0.0] = index
             target[...] = found
@@ -67,7 +69,7 @@ class ClassMap:
         return self._order_on_device
 
     def result(self) -> Values:
-        """(x, y, z) uint8, once all tiles were taken."""
+        """(x, y, z), once all tiles were taken: uint8, or as `class_zeros` of more than 256 classes."""
         assert self._classes is not None
         return self._classes
 
@@ -111,7 +113,7 @@ class ScanLabels:
         if self._restoration is None:
             self._classes.take(sums_kxyz, weights_xyz, box)
             return
-        if arrays.has_kernels(sums_kxyz):
+        if _has_kernels(sums_kxyz):
             self._take_on_device(self._restoration, sums_kxyz, weights_xyz, box)
             return
         weights = None if weights_xyz is None else arrays.to_numpy(weights_xyz)
@@ -126,9 +128,11 @@ class ScanLabels:
         self._last = self._behind.submit(add, copied)
 
     def result(self) -> ClassIndices:
-        """(x, y, z) uint8, once all tiles were taken. Can be called once."""
+        """(x, y, z), once all tiles were taken. Can be called once."""
         if self._restoration is None:
-            return restore_labels(arrays.fetch(self._classes.result()), self._trace)
+            classes = arrays.fetch(self._classes.result())
+            kept = classes if classes.dtype == np.uint8 else classes.astype(np.uint16, copy=False)
+            return restore_labels(kept, self._trace)
         if self._last is not None:
             self._last.result()
         return self._restoration.result(None if self._on_device is None else self._on_device.result())
@@ -144,6 +148,11 @@ class ScanLabels:
                 restoration, device, is_softmax=self._is_softmax, region_order=self._order
             )
         self._on_device.add(sums_kxyz, weights_xyz, start=box.start)
+
+
+def _has_kernels(sums_kxyz: Values, *others: Values) -> bool:
+    """Whether kernels make classes of these sums: they write bytes."""
+    return len(sums_kxyz) <= MAX_BYTE_CLASSES and arrays.has_kernels(sums_kxyz, *others)
 
 
 def _pieces(values: Values, *, num_layers: int = 1) -> Iterator[Values]:

@@ -11,7 +11,7 @@ import numpy as np
 from voxelocity.core.cases import scored_classes
 from voxelocity.core.records import CaseScore, mean_where_known
 from voxelocity.core.volume import Spacing
-from voxelocity.metrics.dice import IntArray, count_pairs, dice_of_tables, merged_pairs
+from voxelocity.metrics.dice import IntArray, count_tables, dice_of_tables
 from voxelocity.metrics.surface import NSD_TOLERANCE_MM, SurfaceDistance, surface_distances
 from voxelocity_observe.core.errors import DatasetError, ScanError
 
@@ -45,8 +45,8 @@ def case_score(
 
     Args:
         case_id: of the case.
-        prediction_xyz: (x, y, z) class indices, uint8.
-        truth_xyz: (x, y, z) class indices, uint8.
+        prediction_xyz: (x, y, z) class indices.
+        truth_xyz: (x, y, z) class indices.
         class_names: by class index, background first; the background is not scored.
         spacing_mm: of the grid of both; its axes are taken to be at right angles.
         regions: class indices of each overlapping class, by name; they are scored in place of the classes.
@@ -63,8 +63,7 @@ def case_score(
         prediction_xyz, truth_xyz = prediction_xyz * is_known, truth_xyz * is_known
     names = scored_classes(class_names, regions)
     try:
-        pairs = count_pairs(prediction_xyz, truth_xyz, num_classes=len(class_names))
-        tables = merged_pairs(pairs, [*names.values()])
+        tables = count_tables(prediction_xyz, truth_xyz, [*names.values()], num_classes=len(class_names))
         distances: dict[str, SurfaceDistance | None] = {}
         if tolerance_mm is not None:
             found = _distances(prediction_xyz, truth_xyz, regions, len(class_names), spacing_mm, tolerance_mm)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.cases import MAX_BYTE_CLASSES
 from voxelocity.data.cache import FOLDER_TIERS, TIERS, TierName
 from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.machine import Machine
@@ -109,7 +110,7 @@ def settle_cache(facts: PlanFacts) -> None:
     facts.settle("data.cache.max_bytes", *_budget(sizes, tier), changes_results=False)
     if tier == "rotating":
         _settle_rotation(facts, sizes)
-    elif sizes.machine.device == "cuda":
+    elif sizes.machine.device == "cuda" and not _is_wide(facts):
         fits = resident_bytes(facts) <= _DEVICE_SHARE * sizes.machine.device_free_bytes
         if fits or facts.is_given("data.cache.device_max_bytes"):
             facts.settle("data.cache.device_max_bytes", *_before_network(facts), changes_results=False)
@@ -118,8 +119,14 @@ def settle_cache(facts: PlanFacts) -> None:
 def settle_device_cache(facts: PlanFacts) -> None:
     """Cases on the device in what the network leaves of its memory, where they were too many to come first."""
     is_settled = "device_max_bytes" in facts.settled["data"]["cache"]
-    if facts.machine.device == "cuda" and not is_settled and facts.settled["data"]["cache"]["tier"] != "rotating":
+    may_keep = facts.settled["data"]["cache"]["tier"] != "rotating" and not _is_wide(facts)
+    if facts.machine.device == "cuda" and not is_settled and may_keep:
         facts.settle("data.cache.device_max_bytes", *_after_network(facts), changes_results=False)
+
+
+def _is_wide(facts: PlanFacts) -> bool:
+    """Whether labels have more classes than those that a device keeps; 0 bytes of it are then the default."""
+    return len(facts.data.class_names) >= MAX_BYTE_CLASSES
 
 
 def resident_bytes(facts: PlanFacts) -> int:
@@ -273,7 +280,7 @@ def prepared_bytes(facts: PlanFacts) -> float:
     crop = facts.settled["data"]["prepare"].get("crop", "none")
     voxels = float((np.array(facts.data.extent_mm.median) / spacing).prod())
     voxels *= facts.data.crop_share if crop == "nonzero" else 1.0
-    return facts.data.num_cases * voxels * (len(facts.data.channels) * bytes_per_value + 1)
+    return facts.data.num_cases * voxels * (len(facts.data.channels) * bytes_per_value + 1 + _is_wide(facts))
 
 
 def build_s(facts: PlanFacts) -> float:

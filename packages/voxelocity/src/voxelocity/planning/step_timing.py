@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from voxelocity.core.batch import Batch
+from voxelocity.core.batch import Batch, label_dtype
 from voxelocity.core.region import Index3
 from voxelocity.planning.machine import Machine
 from voxelocity.step import (
@@ -338,5 +338,5 @@ def random_batch(size: int, patch: Index3, device: torch.device, *, num_channels
     """A batch of noise in the shape of a training batch, always the same."""
     numbers = torch.Generator().manual_seed(0)
     image = torch.randn((size, num_channels, *patch), generator=numbers)
-    label = torch.randint(num_classes, (size, *patch), generator=numbers, dtype=torch.uint8)
+    label = torch.randint(num_classes, (size, *patch), generator=numbers, dtype=label_dtype(num_classes))
     return Batch(image=image.to(device), label=label.to(device), draws=(), regions=(), step=0)

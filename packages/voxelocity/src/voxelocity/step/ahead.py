@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from voxelocity.core.cases import MAX_BYTE_CLASSES
 from voxelocity.core.kernels import Launch, distinct
 from voxelocity.core.region import Index3
 from voxelocity.step import fused_loss, fused_norm
@@ -44,7 +45,7 @@ def possible_launches(
     if backend.fused_norm and precision.channels_last and NETWORKS[network.name].has_own_norms:
         blank = build_blank(network, num_channels=num_channels, num_classes=loss.num_classes)
         found += fused_norm.possible_launches(blank, dtype)
-    if backend.fused_loss and fused_loss.has_kernels(loss.config):
+    if backend.fused_loss and fused_loss.has_kernels(loss.config) and loss.num_classes <= MAX_BYTE_CLASSES:
         for shape in patch_shapes:
             found += fused_loss.possible_launches(loss, dtype, num_voxels=math.prod(shape), is_shared=is_shared)
     return distinct(found)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from voxelocity.core.cases import MAX_CLASSES
+from voxelocity.core.cases import MAX_BYTE_CLASSES
 from voxelocity.core.kernels import Launch, describe_launch, launch
 from voxelocity.step.fused import differentiable_once, has_triton, is_fused
 from voxelocity.step.loss_table import LOSSES, LossConfig, share_of_positives
@@ -93,7 +93,7 @@ def can_fuse(logits: torch.Tensor, label: torch.Tensor, config: LossConfig, num_
         and label.dtype == torch.uint8
         and label.shape == (logits.shape[0], *logits.shape[2:])
         and 0 < len(logits) < 2**16
-        and 0 < logits.shape[1] <= (MOST_REGIONS if num_regions else MAX_CLASSES)
+        and 0 < logits.shape[1] <= (MOST_REGIONS if num_regions else MAX_BYTE_CLASSES)
         and 0 < math.prod(logits.shape[2:]) <= _MOST_VOXELS
         and has_kernels(config)
         and not torch.compiler.is_compiling()
@@ -202,7 +202,7 @@ class FusedLoss:
         self.ignored = ignored
         self.tilings = tilings
         self.has_regions = len(regions) > 0
-        self._regions = [sum(1 << c for c, some in enumerate(regions) if y in some) for y in range(MAX_CLASSES)]
+        self._regions = [sum(1 << c for c, some in enumerate(regions) if y in some) for y in range(MAX_BYTE_CLASSES)]
         self._tables: dict[torch.device, torch.Tensor] = {}
 
     def loss(self, logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:

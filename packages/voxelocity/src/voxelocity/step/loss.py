@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from voxelocity.core.cases import MAX_CLASSES
+from voxelocity.core.cases import MAX_BYTE_CLASSES
 from voxelocity.step import native_loss
 from voxelocity.step.fused_loss import FusedLoss, can_fuse
 from voxelocity.step.loss_table import LOSSES, LossConfig, mean_of_known, share_of_positives
+from voxelocity.step.many_classes import Sums, many_class_sums
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Total = Callable[[torch.Tensor], torch.Tensor]
@@ -27,7 +28,7 @@ def build_loss(
     ignored: int | None = None,
     total: Total = _alone,
 ) -> Loss:
-    """The loss of logits (b, k, x, y, z) against class indices (b, x, y, z) uint8: a scalar tensor in float32.
+    """The loss of logits (b, k, x, y, z) against class indices (b, x, y, z): a scalar tensor in float32.
 
     Equal to MONAI's DiceCELoss, DiceLoss and TverskyLoss with softmax=True, to_onehot_y=True, batch=dice_over_batch and
     both `smooth` terms set; own code because MONAI's one-hot target costs a full (b, k, x, y, z) float tensor and
@@ -37,7 +38,7 @@ def build_loss(
 
     On a CUDA device with Triton `fused_loss` computes the same in two passes over the logits, and on a CPU
     `native_loss`; the operations here are their reference, and take over for a boundary term, while torch compiles, and
-    with `BackendConfig.fused_loss` off.
+    with `BackendConfig.fused_loss` off. Of more than 256 classes `many_classes` computes it, some at a time.
 
     Args:
         config: which loss.
@@ -57,6 +58,8 @@ def build_loss(
         if native_loss.can_run(logits, label, config, len(regions)):
             return native_loss.sums(logits, label, config, ignored)
         is_known = None if ignored is None else label != ignored
+        if not regions and logits.shape[1] > MAX_BYTE_CLASSES and config.boundary_weight == 0.0:
+            return many_class_sums(logits, label, is_known, config)
         probability, is_class, mean = (
             _overlapping(logits.float(), label, is_known, table, config)
             if regions
@@ -102,7 +105,7 @@ class _RegionTable:
     def on(self, device: torch.device) -> torch.Tensor:
         if device in self._copies:
             return self._copies[device]
-        table = torch.zeros(len(self._regions), MAX_CLASSES, dtype=torch.bool)
+        table = torch.zeros(len(self._regions), MAX_BYTE_CLASSES, dtype=torch.bool)
         for row, indices in enumerate(self._regions):
             table[row, list(indices)] = True
         table = table.to(device)
@@ -121,9 +124,6 @@ def _over_ranks(
     return added[:-2].view_as(sums), added[-2] / added[-1].clamp_min(1.0)
 
 
-Sums = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Of each patch and class, the voxels on which prediction and truth agree and twice their mean size, (2, b, k); the
-mean loss of a voxel; over how many voxels it is."""
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Probabilities (b, k, x, y, z), whether each voxel is of each class (b, k, v), and the mean loss of a voxel."""
 

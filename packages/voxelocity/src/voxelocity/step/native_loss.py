@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from voxelocity.core.cases import MAX_CLASSES
+from voxelocity.core.cases import MAX_BYTE_CLASSES
 from voxelocity.core.native import NativeLoop, has_loops
 from voxelocity.core.volume import Array
 from voxelocity.step.fused import differentiable_once, is_fused
@@ -44,7 +44,7 @@ def can_run(logits: torch.Tensor, label: torch.Tensor, config: LossConfig, num_r
         and label.dtype == torch.uint8
         and label.shape == (logits.shape[0], *logits.shape[2:])
         and logits.numel() > 0
-        and logits.shape[1] <= MAX_CLASSES
+        and logits.shape[1] <= MAX_BYTE_CLASSES
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         and pool_of_threads() is not None

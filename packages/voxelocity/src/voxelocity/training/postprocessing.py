@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from voxelocity.core.cases import index_dtype
 from voxelocity.core.records import MEASURES, CaseScore
 from voxelocity.core.volume import Volume
 from voxelocity.infer import ClassIndices, PredictionSpec, keep_largest
@@ -46,19 +47,20 @@ def largest_alone(score: CaseScore, scan: Volume, prediction: ClassIndices, spec
         return score
     assert scan.label is not None, "validation cases have labels"
     changed = np.unique(prediction[kept != prediction])
-    only = np.zeros(len(spec.stored_values), np.uint8)
+    num_indices, names = len(spec.stored_values), spec.class_names
+    only = np.zeros(num_indices, index_dtype(num_indices))
     only[changed] = changed
     only[len(spec.labels) :] = range(len(spec.labels), len(only))
     again = case_score(
         scan.case_id,
         only[kept],
         only[scan.label],
-        spec.class_names,
+        names,
         scan.grid.spacing_mm,
         ignored=spec.ignored,
         tolerance_mm=NSD_TOLERANCE_MM if score.hd95_mm else None,
     )
-    return _merged(score, again, [spec.class_names[index] for index in changed])
+    return _merged(score, again, [names[index] for index in changed])
 
 
 def settle(pairs: Sequence[ScorePair]) -> FinalScores:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import torch
 
+from voxelocity.core.batch import label_tensor
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.pipeline import PreparedCases
@@ -50,7 +50,7 @@ def score_prepared(
     for volume, prediction in predictor.predict_prepared(volumes):
         label = volume.label
         assert label is not None, "validation cases have labels"
-        truth = label if isinstance(label, torch.Tensor) else torch.from_numpy(np.array(label)).to(device)
+        truth = label if isinstance(label, torch.Tensor) else label_tensor(label).to(device)
         counts = DiceCounts(num_classes=len(spec.labels), ignored=spec.ignored is not None)
         counts.add(prediction, truth)
         counted.append((volume.case_id, counts))

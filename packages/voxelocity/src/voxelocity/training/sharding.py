@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-from voxelocity.core.batch import Batch
+from voxelocity.core.batch import Batch, label_dtype
 from voxelocity.data.pipeline import Feed, PreparedCases, RankDraws
 from voxelocity.parallel import Mode, Sharding, shard
 from voxelocity.planning import Plan
@@ -148,6 +148,7 @@ class FeedOfLeader:
     def __init__(self, feed: Feed | None, cases: PreparedCases, session: Session, *, start_step: int) -> None:
         self._feed, self._world, self._device = feed, session.world, session.device
         self._draws = RankDraws(cases, session.plan.data, seed=session.plan.seed)
+        self._label_dtype = label_dtype(cases.num_indices)
         self._step = start_step
 
     def __next__(self) -> Batch:
@@ -155,7 +156,7 @@ class FeedOfLeader:
         shape = torch.zeros(5, dtype=torch.int64) if made is None else torch.tensor(made.image.shape)
         shape = self._world.tensor_from_leader(shape)
         b, c, *xyz = shape.tolist()
-        label = torch.empty((b, *xyz), dtype=torch.uint8, device=self._device) if made is None else made.label
+        label = torch.empty((b, *xyz), dtype=self._label_dtype, device=self._device) if made is None else made.label
         self._world.tensor_from_leader(label)
         draws, step = self._draws.draws(self._step), self._step
         self._step += 1

@@ -32,3 +32,12 @@ def test_classes_are_the_values_found(tmp_path):
 def test_values_that_no_prediction_could_be_written_with_are_refused(tmp_path, values, said):
     with pytest.raises(DatasetError, match=f"{said}; change these values in the files"):
         declare_labels(cases_with(tmp_path, values), num_threads=1)
+
+
+def test_images_in_the_place_of_labels_are_noticed(tmp_path):
+    label = np.arange(300, dtype=np.int16).reshape(5, 6, 10)
+    nib.save(nib.Nifti1Image(label, np.eye(4)), tmp_path / "label.nii")
+    ref = VolumeRef(case_id="a", images=(tmp_path / "image.nii",), label=tmp_path / "label.nii")
+    cases = Cases(name="toy", root=tmp_path, layout="csv", channels=("CT",), labels={}, refs=(ref,))
+    with pytest.raises(DatasetError, match=r"hold 300 different values.*or images\? Up to 65,535 can be learned if"):
+        declare_labels(cases, num_threads=1)

@@ -113,3 +113,12 @@ def test_real_labels_of_many_classes(load, name: str, step: float) -> None:
     folder = f"small_ct_mr_samples/{name.split('/')[0]}"
     label = load(f"{folder}/image.nii.gz", f"small_ct_mr_samples/{name}").label[20:60, 10:40]
     _assert_agrees(label, tuple(sample_positions(n, round(n / step), step) for n in label.shape))
+
+
+def test_labels_of_many_classes_are_resampled_as_those_of_few():
+    label = np.random.default_rng(0).integers(0, 4, (6, 7, 8)).astype(np.uint8)
+    positions = tuple(sample_positions(n, n + 3, 0.7) for n in label.shape)
+    values = np.array([0, 300, 4_000, 65_534], np.uint16)
+    found = resample_label(values[label], positions)
+    assert found.dtype == np.uint16
+    assert np.array_equal(found, values[resample_label(label, positions)])

@@ -209,3 +209,21 @@ def test_a_voxel_takes_the_last_region_it_is_inside(make_volume) -> None:
     restoration.add(np.stack([outer, inner]).reshape(2, 4, 1, 1))
     # Voxels 0 to 6 lie at 0, 0.5, 1, ... on the prepared axis; a logit of 0 is a probability of 0.5, not above it.
     assert restoration.result().ravel().tolist() == [0, 0, 2, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("is_softmax", [True, False])
+def test_more_classes_than_a_byte_holds_are_restored_as_fewer_are(is_softmax):
+    rng = np.random.default_rng(0)
+    shape, first = (6, 7, 8), 297
+    trace = [{"step": "resample", "shape": [11, 6, 9], "new_shape": list(shape), "step_voxel": [1.9, 0.8, 1.1]}]
+    few = rng.normal(size=(3, *shape)).astype(np.float32)
+    many = np.full((first + 3, *shape), -60.0, np.float32)
+    many[first:] = few
+    weights = rng.uniform(0.5, 2.0, shape).astype(np.float32)
+    found = []
+    for scores in (few, many):
+        restoration = Restoration(trace, shape, is_softmax=is_softmax, num_threads=2)
+        restoration.add(scores * weights, weights_xyz=weights)
+        found.append(restoration.result())
+    assert found[1].dtype == np.uint16
+    assert (found[1] == found[0].astype(int) + first).mean() > 0.999

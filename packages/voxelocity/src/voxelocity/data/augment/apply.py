@@ -6,6 +6,7 @@ import functools
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -131,14 +132,17 @@ def augment(
         params: of b samples and c channels.
         image: (b, c, x, y, z) float32, bfloat16 or float16, in C order or channels_last_3d, written as a whole. Every
             engine computes in float32 and rounds the result; only "triton" does so without a copy.
-        label: (b, x, y, z) uint8 in C order, on the same device, written as a whole.
+        label: (b, x, y, z) uint8 in C order, on the same device, written as a whole; int32 for more than 256 classes,
+            which plain torch makes, whatever the engine.
         engine: as in `AugmentConfig`.
 
     Raises:
         ConfigError: the engine is not available here.
     """
     assert image.is_floating_point(), f"image {image.dtype}"
-    assert label.dtype == torch.uint8, f"label {label.dtype}"
+    if label.dtype != torch.uint8:
+        _augment_wide(sources, regions, params, image, label, engine=engine)
+        return
     assert image.shape[:2] == (params.num_samples, params.num_channels), f"image {tuple(image.shape)}"
     chosen = chosen_engine(engine, image.device)
     if chosen == "triton":
@@ -162,6 +166,30 @@ def augment(
             native_engine.augment_sample(source, region, params, row, work[row].numpy(), label[row].numpy())
     if work is not image:
         image.copy_(work)
+
+
+def _augment_wide(
+    sources: Sequence[Source | ResidentSource],
+    regions: Sequence[Region],
+    params: AugmentParams,
+    image: torch.Tensor,
+    label: torch.Tensor,
+    *,
+    engine: EngineName,
+) -> None:
+    """As `augment`, of more classes than engines take: they make the images, and plain torch the labels."""
+    from voxelocity.data.augment import torch_engine
+
+    assert label.dtype == torch.int32, f"label {label.dtype}"
+    low: list[Source] = []
+    for row, (source, region) in enumerate(zip(sources, regions, strict=True)):
+        assert isinstance(source, Source), "a device keeps no labels of more than 256 classes"
+        torch_engine.augment_label(source, region, params, row, label[row])
+        # What becomes of these bytes does not matter.
+        low.append(replace(source, label=source.label.astype(np.uint8)))
+    unswapped = replace(params, is_swapped=np.zeros_like(params.is_swapped))
+    unused = torch.empty(label.shape, dtype=torch.uint8, device=label.device)
+    augment(low, regions, unswapped, image, unused, engine=engine)
 
 
 def chosen_engine(engine: EngineName, device: torch.device) -> Engine:

@@ -63,7 +63,7 @@ class Effects:
         Args:
             draws: one for each sample.
             image: (b, c, x, y, z) float32 in C order.
-            label: (b, x, y, z) uint8 in C order, on the same device.
+            label: (b, x, y, z) uint8 in C order, on the same device; int32 of more than 256 classes.
             seed: of the run.
         """
         if not self._effects:

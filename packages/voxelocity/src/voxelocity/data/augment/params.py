@@ -67,7 +67,8 @@ class AugmentParams:
         offset_voxel: (b, 3) float32.
         flips: (b, 3) bool, along (x, y, z).
         is_swapped: (b,) bool; where True, the label found is replaced by its entry in `swapped_classes`.
-        swapped_classes: (256,) uint8, the class that replaces each; size 0 if no sample ever swaps any.
+        swapped_classes: (256,) uint8, the class that replaces each, or int32 for more classes; size 0 if no sample ever
+            swaps any.
         is_elastic: (b,) bool.
         elastic: (b, 3, gx, gy, gz) float32 shifts of control points in voxels; size 0 where no sample is elastic.
         votes: whether the label of a warped sample is the class with the largest summed linear weight (the smaller
@@ -94,7 +95,7 @@ class AugmentParams:
     offset_voxel: Floats = field(metadata=_unchanged(0.0, "b", 3))
     flips: Bools = field(metadata=_unchanged(False, "b", 3, dtype=np.bool_))
     is_swapped: Bools = field(metadata=_unchanged(False, "b", dtype=np.bool_))
-    swapped_classes: npt.NDArray[np.uint8]
+    swapped_classes: npt.NDArray[np.uint8] | npt.NDArray[np.int32]
     is_elastic: Bools = field(metadata=_unchanged(False, "b", dtype=np.bool_))
     elastic: Floats = field(metadata=_unchanged(0.0, "b", 3, "points"))
     votes: bool
@@ -167,9 +168,11 @@ def unchanged(names: Iterable[str], sizes: Mapping[str, tuple[int, ...]]) -> dic
 _UNCHANGED = {entry.name: entry.metadata["unchanged"] for entry in fields(AugmentParams) if entry.metadata}
 
 
-def swap_table(swapped_classes: Sequence[int]) -> npt.NDArray[np.uint8]:
+def swap_table(swapped_classes: Sequence[int]) -> npt.NDArray[np.uint8] | npt.NDArray[np.int32]:
     """`AugmentParams.swapped_classes` of the replacements of the first classes; the others stay."""
-    table = np.arange(256 if len(swapped_classes) > 0 else 0, dtype=np.uint8)
+    num = len(swapped_classes)
+    # Of more than 256 classes, with an entry for ignored voxels.
+    table = np.arange(num + 1, dtype=np.int32) if num > 256 else np.arange(256 if num else 0, dtype=np.uint8)
     table[: len(swapped_classes)] = swapped_classes
     return table
 
@@ -180,7 +183,7 @@ class Source:
 
     Attributes:
         image: (c, *shape) as stored, any memory order.
-        label: (*shape) uint8.
+        label: (*shape) uint8, or uint16 of more than 256 classes.
         start: of the box in the volume.
         scaling: stored number to intensity, one for each channel; empty if they are the same.
     """

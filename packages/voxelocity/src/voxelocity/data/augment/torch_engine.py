@@ -50,17 +50,52 @@ def augment_sample(
     image, label = _stored(source, device, params.num_channels)
     for channel, (slope, inter) in zip(image, scalings([source], len(image))[0], strict=True):
         channel.mul_(float(slope)).add_(float(inter))
-    if params.is_warped[row]:
-        places = _places(source, region, params, row).to(device)
-        out_image.copy_(_interpolated(image, places))
-        out_label.copy_(_voted(label, places) if params.votes else _nearest(label, places))
+    places = _places(source, region, params, row).to(device) if params.is_warped[row] else None
+    if places is None:
+        _crop(image, source, region, params.flips[row].tolist(), out_image)
     else:
-        _crop(image, label, source, region, params.flips[row].tolist(), out_image, out_label)
-    if params.is_swapped[row]:
-        out_label.copy_(torch.from_numpy(params.swapped_classes).to(device)[out_label.long()])
+        out_image.copy_(_interpolated(image, places))
+    _place_label(label, places, source, region, params, row, out_label)
     for number, channel in enumerate(out_image):
         channel.copy_(_changed(channel, params, row, number))
     cut_out(out_image, params, row)
+
+
+def augment_label(source: Source, region: Region, params: AugmentParams, row: int, out_label: Tensor) -> None:
+    """Fills the label of a patch as `augment_sample`, for more classes than a byte holds.
+
+    Args:
+        source: as there, its label uint16.
+        region: of the patch in its volume.
+        params: of the batch.
+        row: of this sample.
+        out_label: (x, y, z) int32 on any device.
+    """
+    device = out_label.device
+    label = torch.from_numpy(source.label.astype(np.int32)).to(device)
+    places = _places(source, region, params, row).to(device) if params.is_warped[row] else None
+    _place_label(label, places, source, region, params, row, out_label)
+
+
+def _place_label(
+    label: Tensor,
+    places: Tensor | None,
+    source: Source | ResidentSource,
+    region: Region,
+    params: AugmentParams,
+    row: int,
+    out_label: Tensor,
+) -> None:
+    """Warps a label to its places, or crops it where it has none; swaps the classes of its sides."""
+    if places is None:
+        _crop(label, source, region, params.flips[row].tolist(), out_label)
+    else:
+        out_label.copy_(_voted(label, places) if params.votes else _nearest(label, places))
+    if params.is_swapped[row]:
+        table, found = torch.from_numpy(params.swapped_classes).to(out_label.device), out_label.long()
+        # Ignored voxels may follow the classes of the table.
+        known = found.clamp(max=len(table) - 1)
+        out_label.copy_(torch.where(found == known, table[known], out_label))
 
 
 def cut_out(image: Tensor, params: AugmentParams, row: int) -> None:
@@ -82,23 +117,13 @@ def _stored(source: Source | ResidentSource, device: torch.device, num_channels:
     return stored.to(torch.float32, copy=True), label_xyz
 
 
-def _crop(
-    image: Tensor,
-    label: Tensor,
-    source: Source | ResidentSource,
-    region: Region,
-    flips: list[bool],
-    out_image: Tensor,
-    out_label: Tensor,
-) -> None:
-    patch_image, patch_label = torch.zeros_like(out_image), torch.zeros_like(out_label)
-    inside = tuple(slice(a - b, a - b + n) for a, b, n in zip(source.start, region.start, label.shape, strict=True))
-    if label.numel() > 0:
-        patch_image[(slice(None), *inside)] = image
-        patch_label[inside] = label
-    axes = [axis for axis, is_flipped in enumerate(flips) if is_flipped]
-    out_image.copy_(patch_image.flip([axis + 1 for axis in axes]))
-    out_label.copy_(patch_label.flip(axes))
+def _crop(values: Tensor, source: Source | ResidentSource, region: Region, flips: Sequence[bool], out: Tensor) -> None:
+    """Cuts values (..., x, y, z) out of their box, zeros beyond it, and mirrors them."""
+    patch, shape = torch.zeros_like(out), values.shape[-3:]
+    inside = tuple(slice(a - b, a - b + n) for a, b, n in zip(source.start, region.start, shape, strict=True))
+    if values.numel() > 0:
+        patch[(..., *inside)] = values
+    out.copy_(patch.flip([axis - 3 for axis, is_flipped in enumerate(flips) if is_flipped]))
 
 
 def _places(source: Source | ResidentSource, region: Region, params: AugmentParams, row: int) -> Tensor:

@@ -154,7 +154,11 @@ class DeviceTier:
                 f"cache.device: case '{volume.case_id}' is stored as {volume.image.dtype.str}, a device keeps "
                 f"{', '.join(DTYPES)}; set data.prepare.dtype to one of them"
             )
-        assert volume.label is None or volume.label.dtype == np.uint8, f"label of dtype {volume.label.dtype}"
+        if volume.label is not None and volume.label.dtype != np.uint8:
+            raise CacheError(
+                f"cache.device: case '{volume.case_id}' has more than 256 classes, whose label a device does not keep; "
+                "set data.cache.device_max_bytes to 0"
+            )
         image_bytes = _aligned(volume.image.nbytes)
         size = image_bytes + (0 if volume.label is None else _aligned(volume.label.nbytes))
         with self._lock:

@@ -14,7 +14,7 @@ from typing import Self, Unpack
 
 import torch
 
-from voxelocity.core.batch import Batch, Draw, ImageFormat
+from voxelocity.core.batch import Batch, Draw, ImageFormat, label_dtype
 from voxelocity.core.cases import Cases
 from voxelocity.core.contracts import ResidentVolume, StoredVolume
 from voxelocity.core.laterality import swapped_classes
@@ -110,6 +110,7 @@ class Feed:
             config=config,
             order=self._order,
             class_names=prepared.class_names,
+            label_dtype=label_dtype(prepared.num_indices),
             swapped_classes=swapped,
             effects=effects,
             seed=request.seed,
@@ -218,6 +219,7 @@ class _Assembler:
     config: DataConfig
     order: RankDraws
     class_names: Sequence[str]
+    label_dtype: torch.dtype
     swapped_classes: Sequence[int]
     effects: Effects
     seed: int
@@ -255,7 +257,7 @@ class _Assembler:
         if self.filled_on.type == "cuda":
             image, label = self._fill_there(draws, sources, regions, params, *shapes)
         else:
-            image, label = self._buffers.take(shapes[0], torch.float32), self._buffers.take(shapes[1], torch.uint8)
+            image, label = self._buffers.take(shapes[0], torch.float32), self._buffers.take(shapes[1], self.label_dtype)
             with span("augment", color="teal"):
                 augment(sources, regions, params, image, label, engine=self.config.augment.engine)
                 if self._has_effects:
@@ -332,7 +334,7 @@ class _Assembler:
         with torch.cuda.stream(stream), span("augment", color="teal"):
             kind = self.config.given_out(self.image_format, self.filled_on, math.prod(image_shape[1:]))
             image = kind.empty(image_shape, self.device)
-            label = torch.empty(label_shape, dtype=torch.uint8, device=self.device)
+            label = torch.empty(label_shape, dtype=self.label_dtype, device=self.device)
             augment(sources, regions, params, image, label, engine=self.config.augment.engine)
             if self._has_effects:
                 self.effects.apply(draws, image, label, seed=self.seed)

@@ -28,7 +28,7 @@ from voxelocity.data.decode import (
 )
 from voxelocity.data.decode.dicom.files import Slice
 from voxelocity.data.pipeline.class_names import find_class_names
-from voxelocity.data.pipeline.infer_labels import classes_in
+from voxelocity.data.pipeline.infer_labels import check_are_labels, classes_in
 from voxelocity.data.pipeline.masks import (
     MAJORITY,
     MERGED_FOLDER,
@@ -317,6 +317,7 @@ def _labels(
     files = files or [folder / case.label for case in labeled]
     classes = classes_in(files, root=folder, num_threads=num_threads)
     known, where = find_class_names(folder, names, files, [value for value in classes if value])
+    check_are_labels(classes, files, root=folder, are_named=bool(known))
     guess = f"The classes have the names of {where}." if known else _UNNAMED
     return {**classes, **known}, [guess], []
 

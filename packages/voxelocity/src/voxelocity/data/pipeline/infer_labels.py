@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,9 @@ from pathlib import Path
 from voxelocity.core.cases import MAX_CLASSES, MAX_LABEL_VALUE, Cases
 from voxelocity.data.decode import label_values_in, read_header
 from voxelocity_observe.core.errors import DatasetError
+
+# An image in place of a label holds thousands.
+_MOST_UNNAMED = 256
 
 
 def declare_labels(cases: Cases, *, num_threads: int) -> Cases:
@@ -25,7 +28,24 @@ def declare_labels(cases: Cases, *, num_threads: int) -> Cases:
     if cases.labels:
         return cases
     files = [ref.label for ref in cases.refs if ref.label is not None]
-    return replace(cases, labels=classes_in(files, root=cases.root, num_threads=num_threads))
+    classes = classes_in(files, root=cases.root, num_threads=num_threads)
+    check_are_labels(classes, files, root=cases.root)
+    return replace(cases, labels=classes)
+
+
+def check_are_labels(classes: Mapping[int, str], files: Sequence[Path], *, root: Path, are_named: bool = False) -> None:
+    """Returns if so many values are classes: more than 256 are, if something names them.
+
+    Raises:
+        DatasetError: they are not, or too many.
+    """
+    if len(classes) > (MAX_CLASSES if are_named else _MOST_UNNAMED):
+        raise DatasetError(
+            f"source: {root}: {len(files)} label files, such as {files[0]}, hold {len(classes):,} different values, at "
+            f"most {_MOST_UNNAMED} are classes without names; are these label files, or images? Up to {MAX_CLASSES:,} "
+            "can be learned if a dataset.json names them, which `voxelocity init` writes by a table of labels (.label, "
+            ".ctbl) next to the files"
+        )
 
 
 def classes_in(files: Sequence[Path], *, root: Path, num_threads: int) -> dict[int, str]:
@@ -42,11 +62,6 @@ def classes_in(files: Sequence[Path], *, root: Path, num_threads: int) -> dict[i
             f"source: {root}: the label files hold the value {outside[0]}"
             f"{f' and {len(outside) - 1} more' if len(outside) > 1 else ''} outside 0 to {MAX_LABEL_VALUE}; "
             "change these values in the files, for example to 0 where they mean nothing"
-        )
-    if len(values) > MAX_CLASSES:
-        raise DatasetError(
-            f"source: {root}: {len(files)} label files, such as {files[0]}, hold {len(values)} different values, at "
-            f"most {MAX_CLASSES} are classes; are these label files, or images?"
         )
     return {value: "background" if value == 0 else f"label_{value}" for value in sorted(values)}
 

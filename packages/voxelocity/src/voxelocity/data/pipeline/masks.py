@@ -76,7 +76,7 @@ def choose_labels(folder: Path, found: FoundCases, hints: FolderHints) -> Chosen
         hints: what the user says of them.
 
     Raises:
-        DatasetError: no or several label files of a case are by the rater, or there are more than 256 masks.
+        DatasetError: no or several label files of a case are by the rater, or there are too many masks.
         ScanError: a mask cannot be read, lies elsewhere than others of its case, or has several values.
     """
     masks = dict(found.masks)
@@ -177,7 +177,7 @@ def classes_of_masks(folder: Path, masks: Mapping[str, Sequence[str]]) -> tuple[
     lesion inside an organ is then taken from the organ, not lost in it.
 
     Raises:
-        DatasetError: there are more than 256 classes.
+        DatasetError: there are too many classes.
         ScanError: a mask cannot be read, lies elsewhere than the others of its case, or has several values.
     """
     names = sorted({stem_of(Path(path).name) for paths in masks.values() for path in paths})

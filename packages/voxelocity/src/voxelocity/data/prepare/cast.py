@@ -24,7 +24,7 @@ _EXACT_IN_INT16 = ("int8", "int16", "bool")
 
 @dataclass(frozen=True, kw_only=True)
 class Cast:
-    """Stage: image (c, x, y, z) in its kept dtype and label uint8, both C-contiguous.
+    """Stage: image (c, x, y, z) in its kept dtype and label as `index_dtype`, both C-contiguous.
 
     "smallest" keeps uint8, and what int16 can hold, exactly. Anything else becomes int16 with a `Scaling` whose slope
     is a power of two (times that of the volume so far): whole numbers within 65,000 of each other stay exact, other
@@ -49,7 +49,9 @@ class Cast:
         Raises:
             ScanError: an intensity is too large for `dtype`.
         """
-        volume = volume.with_(label=None if volume.label is None else in_c_order(volume.label, "uint8"))
+        if volume.label is not None:
+            is_wide = volume.label.dtype == np.uint16
+            volume = volume.with_(label=in_c_order(volume.label, "uint16" if is_wide else "uint8"))
         if self.dtype == "smallest":
             return _with_smallest_image(volume)
         return _as_float(volume, self.dtype)

@@ -50,7 +50,7 @@ class Preparation:
         return f"prepare-v{PREPARATION_VERSION}-{digest}"
 
     def __call__(self, volume: Volume) -> Volume:
-        """The prepared volume: image in the configured dtype, label uint8, C-contiguous, with trace and foreground.
+        """The prepared volume: image and label in their kept dtypes, C-contiguous, with trace and foreground.
 
         The result shares memory with the argument only where nothing had to be done to an array.
 

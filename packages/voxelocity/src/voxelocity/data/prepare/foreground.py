@@ -54,7 +54,7 @@ def find_foreground(label_xyz: Array, *, per_class: int, max_total: int) -> dict
     """Ascending int32 flat (C-order) indices into (x, y, z) of some voxels of each class that occurs.
 
     Args:
-        label_xyz: (x, y, z) uint8.
+        label_xyz: (x, y, z) class indices.
         per_class: most voxels per class; from a class with more, they are evenly chosen.
         max_total: most voxels of all classes together, divided equally, but at least one for each class.
     """

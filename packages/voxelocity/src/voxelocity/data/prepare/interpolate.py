@@ -98,14 +98,14 @@ def neighbors(positions: Positions, num: int) -> tuple[npt.NDArray[np.intp], npt
     return below, above, (positions - below).astype(np.float32)
 
 
-def resample_label(label_xyz: Array, positions: tuple[Positions, ...]) -> npt.NDArray[np.uint8]:
+def resample_label(label_xyz: Array, positions: tuple[Positions, ...]) -> Array:
     """Class indices at the given positions of (x, y, z): the class with the largest share, the lower one of equals.
 
     The same as interpolating the indicator of every class and taking the argmax, in less time and memory: each class is
     interpolated only around its own voxels, and the background's share is what the others leave. C-contiguous.
     """
     shape = tuple(len(axis) for axis in positions)
-    labels = np.zeros(shape, dtype=np.uint8)
+    labels = np.zeros(shape, dtype=np.uint16 if label_xyz.dtype == np.uint16 else np.uint8)
     boxes = class_boxes(label_xyz)
     if not boxes:
         return labels

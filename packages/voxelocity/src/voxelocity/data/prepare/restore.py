@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.cases import MAX_BYTE_CLASSES, MAX_CLASSES, index_dtype
 from voxelocity.core.memory_order import in_c_order
 from voxelocity.core.native import has_loops
 from voxelocity.core.region import Index3
@@ -16,7 +18,6 @@ from voxelocity.core.volume import Array
 from voxelocity.data.prepare import crop, orient, resample
 from voxelocity.data.prepare.interpolate import Positions, neighbors
 
-_MAX_CLASSES = 256
 # Voxels of the scan processed at a time: 1 MiB as float32, so that scores and the best so far stay in the caches.
 _SLAB_VALUES = 1 << 18
 # So that the blocks of the compiled loop are whole.
@@ -49,8 +50,8 @@ def restore_scores(scores_xyz: Array, trace: Trace) -> Array:
     return scores_xyz
 
 
-def restore_probabilities(probabilities_kxyz: Array, trace: Trace) -> npt.NDArray[np.uint8]:
-    """Class indices (x, y, z) uint8 on the scan's own grid, from probabilities (k, x, y, z) of a prepared volume.
+def restore_probabilities(probabilities_kxyz: Array, trace: Trace) -> Array:
+    """Class indices (x, y, z) on the scan's own grid, from probabilities (k, x, y, z) of a prepared volume.
 
     As `Restoration`, from one box.
     """
@@ -93,33 +94,33 @@ class Restoration:
         self._positions: tuple[Positions, ...] = tuple(np.arange(n, dtype=np.float64) for n in shape)
         if is_resampled(trace):
             self._positions = resample.positions_back(self._steps.pop())
-        self._labels = np.zeros([len(axis) for axis in self._positions], dtype=np.uint8)
-        self._has_boxes = False
+        self._labels: Array | None = None
 
     def add(self, scores_kxyz: Array, *, start: Index3 = (0, 0, 0), weights_xyz: Array | None = None) -> None:
         """Fills every voxel of the scan whose neighbors lie in a box, other than those in its first planes alone.
 
         Args:
             scores_kxyz: of any float type, finite; any scores whose largest marks the class are allowed. At most
-                256 of them. Boxes may come in any order. Along each axis, a box begins with the last plane of the box
-                before, if there is one.
+                65,535 of them. Boxes may come in any order. Along each axis, a box begins with the last plane of the
+                box before, if there is one.
             start: of the box in the prepared volume.
             weights_xyz: float32, positive: the scores are sums that are divided by them first.
         """
-        assert 1 <= len(scores_kxyz) <= _MAX_CLASSES, f"{len(scores_kxyz)} classes do not fit uint8"
+        num_scores = len(scores_kxyz)
+        assert 1 <= num_scores <= MAX_CLASSES, f"{num_scores} classes do not fit uint16"
         rows = self.reach(start, scores_kxyz.shape[1:])
         positions = tuple(axis[here] - first for axis, here, first in zip(self._positions, rows, start, strict=True))
+        if self._labels is None:
+            self._labels = np.zeros(self.shape, dtype=index_dtype(num_scores))
         target = self._labels[rows]
-        self._has_boxes = True
         if target.size:
-            (self._fill_compiled if self._is_compiled else self._fill_plain)(
-                scores_kxyz, weights_xyz, positions, target
-            )
+            is_compiled = self._is_compiled and num_scores <= MAX_BYTE_CLASSES
+            (self._fill_compiled if is_compiled else self._fill_plain)(scores_kxyz, weights_xyz, positions, target)
 
     @property
     def shape(self) -> Index3:
         """Of the classes before the steps ahead of the resampling are undone."""
-        x, y, z = self._labels.shape
+        x, y, z = (len(axis) for axis in self._positions)
         return (x, y, z)
 
     def reach(self, start: Index3, shape: Sequence[int]) -> tuple[slice, ...]:
@@ -166,14 +167,13 @@ class Restoration:
     def _fill_plain(
         self, scores: Array, weights: Array | None, positions: tuple[Positions, ...], target: Array
     ) -> None:
-        if weights is not None:
-            scores = scores / weights
-        if self._is_softmax:
-            scores = np.exp(scores - scores.max(axis=0))
-            scores /= scores.sum(axis=0)
-
         def fill(part: slice) -> None:
-            fill_classes_plain(scores, (positions[0][part], *positions[1:]), target[part], self._order)
+            along = positions[0][part]
+            # The planes of the box between which these lie.
+            first, stop = int(along.min()), int(along.max()) + 2
+            box = scores[:, first:stop], None if weights is None else weights[first:stop]
+            planes = _planes(*box, is_softmax=self._is_softmax)
+            fill_classes_plain(planes, (along - first, *positions[1:]), target[part], self._order)
 
         self._in_parts(fill, target.shape)
 
@@ -188,8 +188,8 @@ class Restoration:
             for part in parts:
                 do(part)
 
-    def result(self, also: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
-        """(x, y, z) uint8, C-contiguous, once all boxes were added.
+    def result(self, also: npt.NDArray[np.uint8] | None = None) -> Array:
+        """(x, y, z) of the type `index_dtype`, C-contiguous, once all boxes were added.
 
         Args:
             also: classes of `shape` from boxes that were filled elsewhere; 0 in all others.
@@ -197,9 +197,8 @@ class Restoration:
         labels = self._labels
         if also is not None:
             # Every voxel is filled from one box and is 0 before.
-            labels = np.maximum(labels, also) if self._has_boxes else also
-        restored: npt.NDArray[np.uint8] = restore_labels(labels, self._steps)
-        return restored
+            labels = also if labels is None else np.maximum(labels, also)
+        return restore_labels(np.zeros(self.shape, dtype=np.uint8) if labels is None else labels, self._steps)
 
 
 def is_resampled(trace: Trace) -> bool:
@@ -207,29 +206,46 @@ def is_resampled(trace: Trace) -> bool:
     return len(trace) > 0 and trace[-1]["step"] == resample.STEP
 
 
+def _planes(scores_kxyz: Array, weights_xyz: Array | None, *, is_softmax: bool) -> Iterator[Array]:
+    """The scores of each class, or its probabilities, one class at a time, however many there are."""
+
+    def plane(index: int) -> Array:
+        found: Array = scores_kxyz[index] if weights_xyz is None else scores_kxyz[index] / weights_xyz
+        return found
+
+    num = len(scores_kxyz)
+    if not is_softmax:
+        yield from map(plane, range(num))
+        return
+    largest = functools.reduce(np.maximum, map(plane, range(num)))
+    total = functools.reduce(np.add, (np.exp(plane(index) - largest) for index in range(num)))
+    for index in range(num):
+        yield np.exp(plane(index) - largest) / total
+
+
 def fill_classes_plain(
-    scores_kxyz: Array, positions: tuple[Positions, ...], target_xyz: npt.NDArray[np.uint8], order: Array
+    scores_kxyz: Iterable[Array], positions: tuple[Positions, ...], target_xyz: Array, order: Array
 ) -> None:
     """Interpolates every score, and writes the class of each voxel: the slow reference.
 
     Args:
-        scores_kxyz: any float type.
+        scores_kxyz: (x, y, z) of each class, any float type.
         positions: of the target's voxels along each axis.
-        target_xyz: uint8, zeros.
+        target_xyz: of the type `index_dtype`, zeros.
         order: (k,) uint8, the class of each channel, for overlapping classes; empty otherwise.
     """
-    # A copy, because nothing is interpolated where all positions are whole.
-    best = np.array(resample.interpolate(scores_kxyz[0], positions, engine="numpy"))
-    if len(order):
-        target_xyz[best > 0.0] = order[0]
-    for index in range(1, len(scores_kxyz)):
-        scores = resample.interpolate(scores_kxyz[index], positions, engine="numpy")
+    best: Array | None = None
+    for index, plane in enumerate(scores_kxyz):
+        scores = resample.interpolate(plane, positions, engine="numpy")
         if len(order):
             target_xyz[scores > 0.0] = order[index]
-            continue
-        wins = scores > best
-        target_xyz[wins] = index
-        np.copyto(best, scores, where=wins)
+        elif best is None:
+            # A copy, because nothing is interpolated where all positions are whole.
+            best = np.array(scores)
+        else:
+            wins = scores > best
+            target_xyz[wins] = index
+            np.copyto(best, scores, where=wins)
 
 
 def _undo(labels: Array, record: Mapping[str, Any]) -> Array:

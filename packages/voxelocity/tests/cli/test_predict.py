@@ -471,6 +471,52 @@ def test_probabilities_and_previews_are_written_beside_the_predictions_on_reques
     assert "previews" not in ended.out
 
 
+def test_masks_statistics_and_label_files_are_written_on_request(model, predict, voxelocity, tmp_path):
+    run, out, masks = model("MR"), tmp_path / "out", tmp_path / "masks"
+    scans = [scan(tmp_path / "scans" / f"{name}.nii.gz") for name in "ab"]
+    options = ["--one-file-per-class", "--statistics"]
+    shown = " ".join(predict(run, *scans, out=masks, options=[*options, "--dry-run"]).out.split())
+    assert "2 predictions, such as a/organ.nii.gz, each a folder of 1 mask" in shown
+    assert "a/statistics.json" in shown
+    predict(run, *scans, out=masks, options=options).succeeded()
+    predict(run, *scans, out=out, options=["--statistics", "--label-files"]).succeeded()
+    assert names_in(masks) == ["a", "b"]
+    assert names_in(out) == ["a.nii.gz", "b.nii.gz", "labels.ctbl", "labels.label", "statistics"]
+    for name in "ab":
+        organ, label = nib.load(masks / name / "organ.nii.gz"), nib.load(out / f"{name}.nii.gz")
+        assert np.array_equal(np.asarray(organ.dataobj), np.asarray(label.dataobj) == 7)
+        found = json.loads((masks / name / "statistics.json").read_text())
+        assert found == json.loads((out / "statistics" / f"{name}.json").read_text())
+        assert found["organ"]["volume"] == (np.asarray(label.dataobj) == 7).sum()
+    assert rows_of(masks)["a"]["file"] == "a"
+    (masks / "a" / "organ.nii.gz").unlink()
+    ended = predict(run, *scans, out=masks, options=[*options, "--resume"]).succeeded()
+    assert "predicted 1 scan" in ended.out
+    assert_refused(predict(run, *scans, out=masks, options=options), "2 of 2 predictions already exist")
+    for predictions, truth in ((masks, out), (out, out)):
+        ended = voxelocity("evaluate", predictions, truth, "-o", tmp_path / "scores", "--labels", run).succeeded()
+        figures = json.loads((tmp_path / "scores" / "evaluation.json").read_text())
+        assert figures["classes"]["organ"]["mean_dice"] == 1.0
+    refused = predict(run, *scans, out=masks, options=["--one-file-per-class", "--label-files"])
+    assert_refused(refused, "--one-file-per-class", "--label-files", "give one of them")
+
+
+def test_contours_of_a_series_are_the_labels_of_its_volume(model, predict, voxelocity, tmp_path):
+    voxels = np.random.default_rng(0).integers(-900, 900, (8, 9, 10)).astype(np.int16)
+    write_series(tmp_path / "p1", voxels, edit=without("AccessionNumber"))
+    run = model("CT")
+    shown = predict(run, tmp_path / "p1", out=tmp_path / "out", options=["--format", "dicom-rtstruct", "--dry-run"])
+    assert "1 prediction as RTSTRUCT, such as p1.dcm" in shown.out
+    for format in ("dicom-rtstruct", "nii.gz"):
+        predict(run, tmp_path / "p1", out=tmp_path / format, options=["--format", format]).succeeded()
+    assert 0 < np.asarray(nib.load(tmp_path / "nii.gz" / "p1.nii.gz").dataobj).mean() < 7
+    voxelocity(
+        "evaluate", tmp_path / "dicom-rtstruct", tmp_path / "nii.gz", "-o", tmp_path / "scores", "--labels", run
+    ).succeeded()
+    figures = json.loads((tmp_path / "scores" / "evaluation.json").read_text())
+    assert figures["classes"]["organ"]["mean_dice"] == 1.0
+
+
 def test_another_table_of_that_name_is_not_touched(model, predict, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
@@ -491,6 +537,8 @@ def test_a_dry_run_shows_scans_and_memory_and_writes_nothing(model, predict, tmp
     assert "broken.nii.gz: this is not a NIfTI file" in shown
     assert "10 x 9 x 8 voxels" in shown
     assert "scores of 2 classes, in main memory" in shown
+    assert "2 predictions, such as a.nii.gz" in shown
+    assert "predictions.csv: seconds, memory and volumes" in shown
     assert not (tmp_path / "out").exists()
 
 

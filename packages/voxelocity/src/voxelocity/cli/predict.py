@@ -70,6 +70,8 @@ def predict(asked: Asked[PredictRequest], model: _Model, inputs: _Inputs, dry_ru
         console.print(
             f"{count_text(len(job.usable_refs), 'scan')} to predict into {request.out}; nothing is predicted now"
         )
+        for text in job.outputs(request):
+            console.print(text, soft_wrap=True)
         if (document := job.memory_document(devices[0])) is not None:
             console.print(document_view(document))
         return

@@ -96,7 +96,8 @@ SCAN_ENDINGS = tuple(ending for format in NAMED_FORMATS for ending in format.end
 """Of the formats that are recognized by the names of their files; a DICOM file is one by its content."""
 FILE_ENDINGS = (*SCAN_ENDINGS, *DICOM.written)
 """Of files of scans, labels and predictions."""
-OUTPUTS = {format.output: format for format in SCAN_FORMATS if format.output}
+CONTOURS = "dicom-rtstruct"
+OUTPUTS = {format.output: format for format in SCAN_FORMATS if format.output} | {CONTOURS: DICOM}
 """The formats of predictions, by what `predict --format` calls them."""
 
 

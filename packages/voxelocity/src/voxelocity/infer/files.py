@@ -12,7 +12,13 @@ from typing import Unpack
 
 from rich.console import Console
 
-from voxelocity.core.records import PREDICTIONS_PAGE, PREDICTIONS_TABLE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
+from voxelocity.core.records import (
+    PREDICTIONS_PAGE,
+    PREDICTIONS_TABLE,
+    PREVIEWS_FOLDER,
+    PROBABILITIES_FOLDER,
+    STATISTICS_FOLDER,
+)
 from voxelocity.core.requests.predict import PredictOptions, PredictRequest
 from voxelocity.core.volume import Volume
 from voxelocity.infer.ahead import compile_prediction
@@ -27,6 +33,7 @@ from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.progress import PredictionProgress
 from voxelocity.infer.runtimes.of_model import check_model, check_name, load_chosen
 from voxelocity.infer.sharing import share_scans, until
+from voxelocity.infer.statistics import write_label_files
 from voxelocity.infer.switches import switches_of
 from voxelocity.infer.writing import PredictedScan, PredictionWriter
 from voxelocity_observe.core.console import PlainConsole
@@ -145,8 +152,13 @@ def _predict_scans(request: PredictRequest, hooks: PredictionHooks) -> tuple[Pre
     for text in dict.fromkeys([*job.model.doubts, *of_devices]):
         warn(f"predict: {text}")
     hooks.on_start(job)
-    inside = [PROBABILITIES_FOLDER] * request.probabilities + [PREVIEWS_FOLDER] * request.previews
+    has_statistics = request.statistics and not job.output.masks
+    folders = {PROBABILITIES_FOLDER: request.probabilities, PREVIEWS_FOLDER: request.previews}
+    folders |= {STATISTICS_FOLDER: has_statistics}
+    inside = [name for name, is_asked in folders.items() if is_asked]
     make_folder(job.out, job.refs, job.output, inside=inside)
+    if request.label_files:
+        write_label_files(job.out, job.model.spec)
     with switches_of(job.model.spec, devices):
         writer, seconds = _predict_all(job, request, replace(hooks, warn=warn), devices)
     # Whom that concerns looks at predictions, or scores them; `evaluate` says it again.
@@ -189,7 +201,7 @@ def _predict_all(
         hooks.on_failure(case_id, job.fail(case_id, error))
 
     start_s = time.perf_counter()
-    with PredictionWriter(job, kept_largest, request.previews, hooks.on_case, fail) as writer:
+    with PredictionWriter(job, kept_largest, request, hooks.on_case, fail) as writer:
         for prediction in share_scans(
             predictors,
             job.usable_refs,

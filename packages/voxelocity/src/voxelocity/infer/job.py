@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,27 +12,44 @@ from pathlib import Path
 
 import numpy as np
 
+from voxelocity.core.records import (
+    PREDICTIONS_PAGE,
+    PREDICTIONS_TABLE,
+    PREVIEWS_FOLDER,
+    PROBABILITIES_FOLDER,
+    SLICER_LABELS,
+    SNAP_LABELS,
+    STATISTICS_FOLDER,
+)
 from voxelocity.core.requests.predict import PredictRequest
+from voxelocity.core.scan_formats import DICOM, OUTPUTS
 from voxelocity.core.volume import VolumeRef, VolumeSpec
 from voxelocity.data.decode import ScanHeader, read_header
 from voxelocity.data.decode.notes import as_one_data_set
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.division import Side
+from voxelocity.infer.mask_files import mask_names
 from voxelocity.infer.memory import ScanMemory, memory_document, scan_memory
 from voxelocity.infer.model import Model
 from voxelocity.infer.models.open import open_models
 from voxelocity.infer.outputs import (
     Output,
+    check_can_write,
     check_no_scan_is_replaced,
     check_nothing_is_replaced,
     check_segmentations,
     choose_output,
+    is_written,
 )
 from voxelocity.infer.scans import find_scans
+from voxelocity.infer.statistics import STATISTICS_FILE
 from voxelocity_observe.core.device import Device
-from voxelocity_observe.core.errors import ScanError, UnpredictedError
+from voxelocity_observe.core.errors import InputError, ScanError, UnpredictedError
 from voxelocity_observe.core.host import available_memory_bytes
 from voxelocity_observe.document.blocks import Document
+
+# Of an axis of NIfTI-1.
+_MOST_MAPS = 32_767
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +109,21 @@ class PredictionJob:
         num_fit = (free_bytes - num_devices * memory.peak_bytes) // max(1, memory.preparing_bytes)
         return max(0, min(num_devices + 1, num_fit))
 
+    def outputs(self, request: PredictRequest) -> list[str]:
+        """What will be written, a text for each kind of file."""
+        found = self.output.in_words(self.usable_refs)
+        case_id = next((ref.case_id for ref in self.usable_refs), "")
+        statistics = f"{case_id}/{STATISTICS_FILE}" if self.output.masks else f"{STATISTICS_FOLDER}/{case_id}.json"
+        also = (
+            (request.probabilities, f"{PROBABILITIES_FOLDER}/{case_id}.nii.gz, ...: probabilities of every class"),
+            (request.previews, f"{PREVIEWS_FOLDER}/{case_id}.png, ...: pictures"),
+            (request.statistics, f"{statistics}, ...: volume and mean intensity of each class"),
+            (request.label_files, f"{SNAP_LABELS}, {SLICER_LABELS}: names of the values"),
+            (True, f"{PREDICTIONS_TABLE}: seconds, memory and volumes"),
+            (request.page, f"{PREDICTIONS_PAGE}: the page"),
+        )
+        return [*found, *(text for is_asked, text in also if is_asked)]
+
     def memory_document(self, device: Device) -> Document | None:
         """What the largest scan takes on this device; None if no scan can be predicted."""
         if self.largest is None:
@@ -138,18 +169,22 @@ def plan_job(
     Raises:
         ConfigError: the factory cannot be imported.
         InputError: there is no model, models cannot be averaged, an input is missing, a prediction already exists or
-            would replace a scan, the only scan cannot be used, or no DICOM SEG that was asked for can be made.
+            would replace a scan, the only scan cannot be used, or what was asked for cannot be written.
+        OutputError: nothing can be written into the folder.
     """
     out, format = request.out, request.format
     model = open_models(request.models, factory=request.factory)
     refs = find_scans(request.inputs, num_channels=len(model.spec.channels), warn=warn)
     as_one_data_set(file for ref in refs for file in ref.files)
     read = functools.cache(read_header)
-    output = choose_output(format, refs, warn)
-    output = check_segmentations(output, _readable(refs, output, read), warn, is_chosen=format == "dicom-seg")
+    masks = mask_names(model.spec) if request.one_file_per_class else {}
+    output = choose_output(format, refs, warn, masks=masks)
+    output = check_segmentations(output, _readable(refs, output, read), warn, is_chosen=format != "auto")
+    _check_probabilities(request, model)
+    check_can_write(out)
     check_no_scan_is_replaced(refs, out, output)
     if request.resume:
-        refs = tuple(ref for ref in refs if not os.path.lexists(out / output.file_name(ref.case_id)))
+        refs = tuple(ref for ref in refs if not is_written(ref, out, output))
     elif not request.overwrite:
         check_nothing_is_replaced(refs, out, output)
     headers: dict[str, Sequence[ScanHeader]] = {}
@@ -166,10 +201,19 @@ def plan_job(
     return job
 
 
+def _check_probabilities(request: PredictRequest, model: Model) -> None:
+    num_outputs = model.spec.num_outputs
+    if request.probabilities and num_outputs > _MOST_MAPS:
+        raise InputError(
+            f"predict: --probabilities would write {num_outputs:,} classes as one axis of a NIfTI file, which holds "
+            f"{_MOST_MAPS:,}; leave it out"
+        )
+
+
 def _readable(refs: Sequence[VolumeRef], output: Output, read: Callable[[Path], ScanHeader]) -> dict[str, ScanHeader]:
-    """Headers of the scans that are to become DICOM SEG; those that cannot be read are left out."""
+    """Headers of the series whose predictions are to refer to them; those that cannot be read are left out."""
     headers = {}
-    for ref in refs if output.format == "dicom-seg" else ():
+    for ref in refs if OUTPUTS[output.format] is DICOM else ():
         with contextlib.suppress(ScanError):
             headers[ref.case_id] = read(ref.images[0])
     return headers

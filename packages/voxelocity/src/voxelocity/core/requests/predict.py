@@ -63,6 +63,21 @@ class PredictRequest(UserRequest):
     """
     previews: Annotated[bool, Option()] = False
     """Also write a picture of each scan, to OUT/previews."""
+    one_file_per_class: Annotated[bool, Option()] = False
+    """Write a mask of each class, OUT/CASE/CLASS.nii.gz, in place of one file of all.
+
+    As TotalSegmentator does. Masks of overlapping classes overlap.
+    """
+    statistics: Annotated[bool, Option()] = False
+    """Also write volume (mm³) and mean intensity of each class, to OUT/statistics.
+
+    With `one_file_per_class`, to OUT/CASE/statistics.json, as TotalSegmentator does.
+    """
+    label_files: Annotated[bool, Option()] = False
+    """Also write names and colors of the values, for ITK-SNAP and 3D Slicer.
+
+    OUT/labels.label and OUT/labels.ctbl.
+    """
     page: Annotated[bool, Option(flags=("--no-page",), is_negated=True)] = True
     """Write no predictions.html.
 
@@ -82,6 +97,7 @@ class PredictRequest(UserRequest):
 
     def _check(self) -> None:
         self.check_one_of("the first replaces predictions, the second keeps them", "overwrite", "resume")
+        self.check_one_of("masks are named by their classes", "one_file_per_class", "label_files")
         self.check_choice("format", ("auto", *OUTPUTS))
         self.check_number("num_threads", "give a whole number from 0", is_whole=True)
 
@@ -100,3 +116,6 @@ class PredictOptions(TypedDict, total=False):
     page: bool
     probabilities: bool
     previews: bool
+    one_file_per_class: bool
+    statistics: bool
+    label_files: bool

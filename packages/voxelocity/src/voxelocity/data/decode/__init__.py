@@ -14,6 +14,7 @@ from voxelocity.data.decode.dicom.files import is_dicom
 from voxelocity.data.decode.dicom.series import SeriesHeader, holds_series, series_in, series_text
 from voxelocity.data.decode.dicom.structures import StructuresHeader, read_structures, read_structures_header
 from voxelocity.data.decode.dicom.write import can_write_segmentations, what_segmentation_lacks, write_segmentation
+from voxelocity.data.decode.dicom.write_contours import what_contours_lack, write_contours
 from voxelocity.data.decode.formats import format_of, read_header, read_scan, source_files
 from voxelocity.data.decode.gunzip import read_unpacked
 from voxelocity.data.decode.header import HOW_TO_CONVERT, ScanHeader
@@ -39,7 +40,9 @@ __all__ = [
     "series_in",
     "series_text",
     "source_files",
+    "what_contours_lack",
     "what_segmentation_lacks",
+    "write_contours",
     "write_maps",
     "write_scan",
     "write_segmentation",

@@ -1,23 +1,29 @@
 """Names of the classes of an undescribed folder, from files that programs write next to their labels.
 
-3D Slicer's segmentations (`.seg.nrrd`) name their segments; ITK-SNAP writes label descriptions (`.label`), 3D Slicer
-color tables (`.ctbl`); both also as `.txt`.
+3D Slicer's segmentations (`.seg.nrrd`) name their segments, and TotalSegmentator's NIfTI files their values, in an
+extension of the header; ITK-SNAP writes label descriptions (`.label`), 3D Slicer color tables (`.ctbl`); both also as
+`.txt`.
 """
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from voxelocity.core.scan_formats import NIFTI
 from voxelocity_observe.core.plain import excerpt
 
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 22
 _SEGMENT = re.compile(r"Segment(\d+)_(Name|LabelValue):=(.*)")
 # Index, red, green, blue, opacity, two flags, and the name.
 _SNAP = re.compile(r'\s*(\d+)(?:\s+[\d.]+){6}\s+"(.*)"\s*')
 # Value, name, red, green, blue, opacity.
 _COLORS = re.compile(r"\s*(\d+)\s+(\S.*?)(?:\s+\d{1,3}){4}\s*")
+# Of the Caret extension.
+_NIFTI = re.compile(rb'<Label\s+Key="(\d{1,5})"[^>]{0,400}>\s*<!\[CDATA\[([^\]]{1,200})\]\]>')
 _TABLES = (".label", ".ctbl", ".txt")
 _SHOWN = 80
 
@@ -47,21 +53,25 @@ def find_class_names(
 
 def _names_in(path: Path) -> dict[int, str]:
     """Names by value of a file; empty for any other kind."""
-    is_nrrd = path.name.lower().endswith(".nrrd")
-    if not is_nrrd and not path.name.lower().endswith(_TABLES):
+    name = path.name.lower()
+    is_nrrd = name.endswith(".nrrd")
+    if not is_nrrd and not name.endswith((*NIFTI.endings, *_TABLES)):
         return {}
     try:
-        with path.open("rb") as file:
+        with gzip.open(path) if name.endswith(".gz") else path.open("rb") as file:
             start = file.read(_MOST_BYTES)
-    except OSError:
+    except (OSError, EOFError, zlib.error):
         return {}
+    if name.endswith(NIFTI.endings):
+        pairs = [(int(value), text.decode("utf-8", "replace")) for value, text in _NIFTI.findall(start)]
+        return {value: _clean(text) for value, text in pairs if value and _clean(text)}
     # The voxels of an NRRD file follow an empty line.
     lines = start.partition(b"\n\n" if b"\r\n" not in start[:200] else b"\r\n\r\n")[0] if is_nrrd else start
     texts = lines.decode("utf-8", "replace").splitlines()
     if is_nrrd:
         return _segments(texts)
-    pairs = [match.groups() for text in texts if (match := _SNAP.fullmatch(text) or _COLORS.fullmatch(text))]
-    return {int(value): _clean(name) for value, name in pairs if _clean(name)}
+    lines_of_table = [match.groups() for text in texts if (match := _SNAP.fullmatch(text) or _COLORS.fullmatch(text))]
+    return {int(value): _clean(name) for value, name in lines_of_table if _clean(name)}
 
 
 def _segments(lines: Iterable[str]) -> dict[int, str]:

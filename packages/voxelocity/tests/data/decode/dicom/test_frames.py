@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shared.dicom_series import write_enhanced, write_series
-from voxelocity.data.decode import read_header, read_scan, what_segmentation_lacks
+from voxelocity.data.decode import read_header, read_scan, read_structures, what_segmentation_lacks, write_segmentation
 from voxelocity_observe.core.errors import ScanError
 
 pytest.importorskip("pydicom")
@@ -57,10 +57,28 @@ def test_two_files_of_one_series_are_one_volume(tmp_path, voxels_zyx):
     assert np.array_equal(found[0].transpose(2, 1, 0), voxels_zyx)
 
 
-def test_a_segmentation_of_frames_is_not_offered(tmp_path, voxels_zyx):
+def test_a_segmentation_of_frames_refers_to_them(tmp_path, voxels_zyx):
     pytest.importorskip("highdicom")
-    header = read_header(write_enhanced(tmp_path / "all.dcm", voxels_zyx))
-    assert what_segmentation_lacks(header) == "its slices are frames of one file"
+
+    def edit(dataset):
+        dataset.PatientBirthDate = dataset.PatientSex = ""
+
+    header = read_header(write_enhanced(tmp_path / "all.dcm", voxels_zyx, order=[3, 0, 4, 1, 2], edit=edit))
+    assert what_segmentation_lacks(header) == ""
+    classes = np.random.default_rng(0).integers(0, 3, header.grid.shape).astype(np.uint8)
+    write_segmentation(tmp_path / "seg.dcm", classes, header, ["a", "b"])
+    assert np.array_equal(read_structures(tmp_path / "seg.dcm", header.grid, {"a": 1, "b": 2}), classes)
+
+
+def test_no_segmentation_refers_to_frames_of_several_files(tmp_path, voxels_zyx):
+    pytest.importorskip("highdicom")
+
+    def edit(dataset):
+        dataset.SeriesInstanceUID = "1.2.3"
+
+    write_enhanced(tmp_path / "a.dcm", voxels_zyx[:2], edit=edit)
+    write_enhanced(tmp_path / "b.dcm", voxels_zyx[2:], places=[2, 3, 4], edit=edit)
+    assert what_segmentation_lacks(read_header(tmp_path)) == "its slices are frames of several files"
 
 
 def drop_places(dataset):

@@ -1,4 +1,4 @@
-"""A segmentation as DICOM SEG, through highdicom, which only this module imports."""
+"""A segmentation as DICOM SEG, through highdicom, which only this module imports; and what all objects repeat."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _LONGEST_NAME = 64
 # From highdicom and pydicom, on attributes that are missing or have values that the standard does not know.
 _UNREPEATABLE = (AttributeError, KeyError, TypeError, ValueError)
 # As dcmqi and 3D Slicer number the series that they add to a study.
-_SERIES_NUMBER = 300
+SERIES_NUMBER = 300
 _CODING_SCHEME = "99VOXELOCITY"
 # What an object repeats of its series. The first may be empty by the standard (type 2), and de-identified files often
 # lack them; the others must have a value (type 1).
-_MAY_BE_EMPTY = (
+MAY_BE_EMPTY = (
     *("PatientID", "PatientName", "PatientBirthDate", "PatientSex"),
     *("StudyID", "StudyDate", "StudyTime", "AccessionNumber", "ReferringPhysicianName"),
 )
@@ -47,17 +47,14 @@ def what_segmentation_lacks(like: SeriesHeader) -> str:
     Raises:
         ScanError: a file of the series cannot be read.
     """
-    if any(slice_.frame is not None for slice_ in like.slices):
-        return "its slices are frames of one file"
-    sources = [_repeatable(read_dataset(slice_.path, with_pixels=False)) for slice_ in like.slices]
-    missing = [name for name in _NEEDED if not all(source.get(name) for source in sources)]
-    if missing:
-        return f"its files lack {', '.join(missing)}"
+    sources = [*sources_of(like).values()]
+    if reason := _cannot_refer(like, sources) or lacking(sources):
+        return reason
     # highdicom checks more than names, in ways that only it knows. Slices of one voxel take it no time.
     for source in sources:
         source.Rows = source.Columns = 1
     try:
-        _quiet_segmentation(sources, np.zeros((len(sources), 1, 1), np.uint8), ["a"])
+        _quiet_segmentation(sources, np.zeros((_num_frames(sources), 1, 1), np.uint8), ["a"])
     except _UNREPEATABLE as error:
         return f"highdicom refuses them: {excerpt(error)}"
     return ""
@@ -71,7 +68,7 @@ def write_segmentation(path: Path, classes_xyz: Array, like: SeriesHeader, names
 
     Args:
         path: replaced if it exists; its folder must exist.
-        classes_xyz: (x, y, z) uint8 on the grid of the series.
+        classes_xyz: (x, y, z) class indices on the grid of the series.
         like: the header of the series.
         names: of the classes, without the background.
 
@@ -84,21 +81,72 @@ def write_segmentation(path: Path, classes_xyz: Array, like: SeriesHeader, names
             f"decode: {path}: writing DICOM SEG needs highdicom, which is not installed; "
             "pip install 'voxelocity[formats]', or choose another format"
         )
-    sources = [_repeatable(read_dataset(slice_.path, with_pixels=False)) for slice_ in like.slices]
+    sources = [*sources_of(like).values()]
     try:
-        segmentation = _quiet_segmentation(sources, classes_xyz.transpose(2, 1, 0), names)
+        segmentation = _quiet_segmentation(sources, _frames(classes_xyz.transpose(2, 1, 0), like, sources), names)
     except _UNREPEATABLE as error:
         raise ScanError(
             f"decode: {path}: no DICOM SEG can be made for the series in {like.path} ({excerpt(error)}); complete "
             "the attributes of its files, or write .nii.gz"
         ) from None
+    write_dicom(path, segmentation)
+
+
+def sources_of(like: SeriesHeader) -> dict[Path, Any]:
+    """The data sets of the files of a series by path, in the order of its planes, up to the pixels.
+
+    What may be empty in them is there, so that objects can repeat it.
+
+    Raises:
+        ScanError: a file of the series cannot be read.
+    """
+    paths = dict.fromkeys(slice_.path for slice_ in like.slices)
+    return {path: _repeatable(read_dataset(path, with_pixels=False)) for path in paths}
+
+
+def lacking(sources: Sequence[Any]) -> str:
+    """Why no object of a series can be made: what its files lack; "" if they have all that it must repeat."""
+    missing = [name for name in _NEEDED if not all(source.get(name) for source in sources)]
+    return f"its files lack {', '.join(missing)}" if missing else ""
+
+
+def write_dicom(path: Path, dataset: Any) -> None:
+    """Writes a data set as a file, whole or not at all.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
     try:
         with whole_file(path) as file:
-            segmentation.save_as(file)
+            dataset.save_as(file, enforce_file_format=True)
     except OSError as error:
         raise OutputError(
             f"decode: cannot write {path} ({error.strerror}); make space or choose a folder that can be written"
         ) from None
+
+
+def _cannot_refer(like: SeriesHeader, sources: Sequence[Any]) -> str:
+    """Why the frames of a SEG cannot refer to the images of a series; "" if they can."""
+    if all(slice_.frame is None for slice_ in like.slices):
+        return ""
+    if len(sources) > 1:
+        return "its slices are frames of several files"
+    return "" if "PerFrameFunctionalGroupsSequence" in sources[0] else "its slices are parts of one image"
+
+
+def _num_frames(sources: Sequence[Any]) -> int:
+    """Of the images of a series: files, or the frames of a single one."""
+    return max(len(sources), int(sources[0].get("NumberOfFrames") or 1))
+
+
+def _frames(classes_zyx: Array, like: SeriesHeader, sources: Sequence[Any]) -> Array:
+    """The planes in the order of the images of the series, of which a file with frames may have others too."""
+    places = [slice_.frame for slice_ in like.slices if slice_.frame is not None]
+    if not places:
+        return classes_zyx
+    frames = np.zeros((_num_frames(sources), *classes_zyx.shape[1:]), dtype=classes_zyx.dtype)
+    frames[places] = classes_zyx
+    return frames
 
 
 def _quiet_segmentation(sources: Sequence[Any], classes_zyx: Array, names: Sequence[str]) -> Any:
@@ -119,10 +167,10 @@ def _segmentation(sources: Sequence[Any], classes_zyx: Array, names: Sequence[st
     segments = [
         highdicom.seg.SegmentDescription(
             segment_number=number,
-            segment_label=_text(name),
+            segment_label=segment_name(name),
             segmented_property_category=codes.SCT.AnatomicalStructure,
             # What a class is, only its name says, and no standard has a code for every name.
-            segmented_property_type=highdicom.sr.CodedConcept(str(number), _CODING_SCHEME, _text(name)),
+            segmented_property_type=highdicom.sr.CodedConcept(str(number), _CODING_SCHEME, segment_name(name)),
             algorithm_type=highdicom.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
             algorithm_identification=algorithm,
         )
@@ -134,7 +182,7 @@ def _segmentation(sources: Sequence[Any], classes_zyx: Array, names: Sequence[st
         segmentation_type=highdicom.seg.SegmentationTypeValues.BINARY,
         segment_descriptions=segments,
         series_instance_uid=highdicom.UID(),
-        series_number=_SERIES_NUMBER,
+        series_number=SERIES_NUMBER,
         sop_instance_uid=highdicom.UID(),
         instance_number=1,
         manufacturer="Voxelocity",
@@ -153,12 +201,12 @@ def _repeatable(source: Any) -> Any:
     """The data set itself, as highdicom can repeat it: no empty character set, what may be empty there but empty."""
     if not source.get("SpecificCharacterSet", "set"):
         del source.SpecificCharacterSet
-    for name in _MAY_BE_EMPTY:
+    for name in MAY_BE_EMPTY:
         if name not in source:
             setattr(source, name, "")
     return source
 
 
-def _text(name: str) -> str:
+def segment_name(name: str) -> str:
     """A class name as DICOM can hold it: without the character that separates values, not too long, not empty."""
     return name.replace("\\", "/").strip()[:_LONGEST_NAME] or "unnamed"

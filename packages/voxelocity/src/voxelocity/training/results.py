@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from voxelocity.core.learning import read_mark, unlearned
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Array, Volume
+from voxelocity.infer import ClassIndices
 from voxelocity.report import RunFacts, cut_slices
 from voxelocity.training.resume import SavedRun
 from voxelocity.training.session import Session
 from voxelocity_observe.core.quantities import dice_text
 from voxelocity_observe.core.whole_file import put_in_place, whole_file
 
-Classes = npt.NDArray[np.uint8]
 _MOST_KEPT = 4
 
 
@@ -39,7 +38,7 @@ class SlicePictures:
     def __init__(self) -> None:
         self._kept: list[_Kept] = []
 
-    def add(self, score: CaseScore, scan: Volume, prediction: Classes, *, ignored: int | None = None) -> None:
+    def add(self, score: CaseScore, scan: Volume, prediction: ClassIndices, *, ignored: int | None = None) -> None:
         """Keeps slices of a case through its foreground, in three directions.
 
         Where the label has the index `ignored`, truth and prediction show background, as they are scored.

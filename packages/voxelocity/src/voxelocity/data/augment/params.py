@@ -95,7 +95,7 @@ class AugmentParams:
     offset_voxel: Floats = field(metadata=_unchanged(0.0, "b", 3))
     flips: Bools = field(metadata=_unchanged(False, "b", 3, dtype=np.bool_))
     is_swapped: Bools = field(metadata=_unchanged(False, "b", dtype=np.bool_))
-    swapped_classes: npt.NDArray[np.uint8] | npt.NDArray[np.int32]
+    swapped_classes: Array
     is_elastic: Bools = field(metadata=_unchanged(False, "b", dtype=np.bool_))
     elastic: Floats = field(metadata=_unchanged(0.0, "b", 3, "points"))
     votes: bool
@@ -168,7 +168,7 @@ def unchanged(names: Iterable[str], sizes: Mapping[str, tuple[int, ...]]) -> dic
 _UNCHANGED = {entry.name: entry.metadata["unchanged"] for entry in fields(AugmentParams) if entry.metadata}
 
 
-def swap_table(swapped_classes: Sequence[int]) -> npt.NDArray[np.uint8] | npt.NDArray[np.int32]:
+def swap_table(swapped_classes: Sequence[int]) -> Array:
     """`AugmentParams.swapped_classes` of the replacements of the first classes; the others stay."""
     num = len(swapped_classes)
     # Of more than 256 classes, with an entry for ignored voxels.

@@ -122,7 +122,8 @@ def _crop(values: Tensor, source: Source | ResidentSource, region: Region, flips
     patch, shape = torch.zeros_like(out), values.shape[-3:]
     inside = tuple(slice(a - b, a - b + n) for a, b, n in zip(source.start, region.start, shape, strict=True))
     if values.numel() > 0:
-        patch[(..., *inside)] = values
+        x, y, z = inside
+        patch[..., x, y, z] = values
     out.copy_(patch.flip([axis - 3 for axis, is_flipped in enumerate(flips) if is_flipped]))
 
 

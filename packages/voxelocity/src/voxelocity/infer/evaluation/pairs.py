@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -163,7 +163,7 @@ def find_pairs(folders: Sequence[Path], truth: Truth) -> Pairs:
         if not folder.is_dir():
             what = f"{folder} is not a folder" if folder.exists() else missing_path(folder)
             raise InputError(f"evaluate: {what}; name a folder of predictions")
-        files, rest = _scans_in(folder, has_masks=True)
+        files, rest = _scans_in(folder, masks_of=truth.files)
         others.extend(rest)
         if not files:
             raise InputError(f"evaluate: the folder {folder} holds no {format_names()} file; name one that does")
@@ -207,10 +207,10 @@ def _lists_cases(path: Path) -> bool:
     return description.is_file() and not {"training", "dataset"}.isdisjoint(Description.read(description).values)
 
 
-def _scans_in(folder: Path, *, has_masks: bool = False) -> tuple[dict[str, Path], list[Path]]:
+def _scans_in(folder: Path, *, masks_of: Container[str] = ()) -> tuple[dict[str, Path], list[Path]]:
     """The scans of a folder by case id, and its other entries. Hidden files and what we write there are neither.
 
-    With `has_masks`, a folder of masks, one for each class, is a scan too.
+    A folder of masks, one for each class, is one too if it is named as one of the cases `masks_of`.
     """
     scans: dict[str, Path] = {}
     others: list[Path] = []
@@ -226,7 +226,7 @@ def _scans_in(folder: Path, *, has_masks: bool = False) -> tuple[dict[str, Path]
             str(path).encode()
         except UnicodeEncodeError:
             raise InputError(f"evaluate: {str(path)!r} is not UTF-8, so no page can show it; rename it") from None
-        is_masks = has_masks and path.is_dir() and bool(masks_in(path))
+        is_masks = name in masks_of and path.is_dir() and bool(masks_in(path))
         case = name if is_masks else stem_of(name)
         if not is_masks and (path.is_dir() or not name.lower().endswith(FILE_ENDINGS)):
             others.append(path)

@@ -36,7 +36,7 @@ def read_pair(
     *,
     labels: Mapping[int, str],
     scan: Path | None,
-    merged: MergedClasses = None,
+    merged: MergedClasses,
     ignore_value: int | None = None,
     note: Note,
 ) -> CasePair:
@@ -58,8 +58,6 @@ def read_pair(
         ScanError: a file cannot be read, does not fit to the other, or has values or names that are not declared.
     """
     # The kind of a DICOM file shows only in its content, which a server may still have.
-    if merged is None:
-        merged = {}
     truth_path = stage(truth_path)
     files = (path, truth_path)
     named = {file: names for file in files if (names := label_names_in(file)) is not None}

@@ -15,6 +15,12 @@ from voxelocity.core.volume import Array
 # Directions of an edge: along x, along y, and back; a turn to the left is the next one.
 _ALONG_X, _ALONG_Y, _BACK_X, _BACK_Y = range(4)
 
+# By the direction in which a corner is reached, and the bits of those that leave it: left, else straight on, else right.
+_NEXT = [
+    [next((turn % 4 for turn in (now + 1, now, now + 3) if leaving >> turn % 4 & 1), 0) for leaving in range(16)]
+    for now in range(4)
+]
+
 Edges = Mapping[int, int]
 """By number of a corner, a bit for each direction in which an edge leaves it, with pixels of the mask on its left."""
 Steps = tuple[int, int, int, int]
@@ -41,11 +47,13 @@ def contours_of(mask_xy: Array) -> list[npt.NDArray[np.float64]]:
     num_y = box.shape[1] + 1
     steps = (num_y, 1, -num_y, -1)
     edges = _edges_of(box)
-    for walk in list(_walks(edges, steps)):
-        # Around a hole, the mask on the left means clockwise.
-        if _area(walk, num_y) < 0:
+    walks = list(_walks(edges, steps))
+    # Around a hole, the mask on the left means clockwise.
+    if holes := [walk for walk in walks if _area(walk, num_y) < 0]:
+        for walk in holes:
             _join(walk, edges, steps)
-    return [_points(walk, num_y) + first - 1.5 for walk in _walks(edges, steps)]
+        walks = list(_walks(edges, steps))
+    return [_points(walk, num_y) + first - 1.5 for walk in walks]
 
 
 def _edges_of(box: npt.NDArray[np.bool_]) -> dict[int, int]:
@@ -75,14 +83,8 @@ def _walks(edges: Edges, steps: Steps) -> Iterator[Walk]:
             if not unseen[corner]:
                 del unseen[corner]
             corner += steps[direction]
-            leaving = edges[corner]
-            direction = next(turn for turn in _turns(direction) if leaving >> turn & 1)
+            direction = _NEXT[direction][edges[corner]]
         yield walk
-
-
-def _turns(direction: int) -> tuple[int, int, int]:
-    """Left, straight on, right."""
-    return (direction + 1) % 4, direction, (direction + 3) % 4
 
 
 def _area(walk: Walk, num_y: int) -> int:

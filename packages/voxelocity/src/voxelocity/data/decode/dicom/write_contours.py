@@ -115,18 +115,28 @@ def _contours(
 ) -> Any:
     """The item of a region, with its contours on all slices; `box` is around its voxels, if it has any."""
     found = [
-        _item(
-            ContourImageSequence=[_item(**images[plane])],
-            ContourGeometricType="CLOSED_PLANAR",
-            NumberOfContourPoints=len(points_mm),
-            ContourData=[format(value, _COORDINATE) for value in points_mm.reshape(-1).tolist()],
-        )
+        _contour(images[plane], points_mm)
         for plane, points_mm in (() if box is None else _placed(classes_xyz[box] == number, box, like))
     ]
     region = _item(ReferencedROINumber=number, ROIDisplayColor=list(class_color(number)))
     if found:
         region.ContourSequence = found
     return region
+
+
+def _contour(image: Mapping[str, Any], points_mm: Array) -> Any:
+    from pydicom.dataelem import DataElement
+    from pydicom.tag import Tag
+
+    found = _item(
+        ContourImageSequence=[_item(**image)],
+        ContourGeometricType="CLOSED_PLANAR",
+        NumberOfContourPoints=len(points_mm),
+    )
+    numbers = "\\".join([format(value, _COORDINATE) for value in points_mm.reshape(-1).tolist()]).encode()
+    # As bytes of an unknown type: the file keeps no types, and pydicom would check each number, in most of the time.
+    found.add(DataElement(Tag("ContourData"), "UN", numbers + b" " * (len(numbers) % 2)))
+    return found
 
 
 def _placed(mask_xyz: Array, box: Box, like: SeriesHeader) -> Iterator[tuple[int, Array]]:

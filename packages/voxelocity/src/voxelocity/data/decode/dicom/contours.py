@@ -15,7 +15,7 @@ from voxelocity.core.volume import Array
 # Directions of an edge: along x, along y, and back; a turn to the left is the next one.
 _ALONG_X, _ALONG_Y, _BACK_X, _BACK_Y = range(4)
 
-# By the direction in which a corner is reached, and the bits of those that leave it: left, else straight on, else right.
+# By the direction in which a corner is reached, and the bits of those that leave it: left, straight on, else right.
 _NEXT = [
     [next((turn % 4 for turn in (now + 1, now, now + 3) if leaving >> turn % 4 & 1), 0) for leaving in range(16)]
     for now in range(4)

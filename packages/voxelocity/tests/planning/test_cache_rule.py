@@ -266,3 +266,10 @@ def test_the_folder_has_a_limit_that_its_own_data_set_fits_and_says_what_it_hold
 def test_entries_that_the_folder_holds_count_as_room_for_others():
     assert planned(16_384, disk_bytes=GIB, cache_bytes=90 * GIB)["tier"].value == "disk"
     assert planned(16_384, disk_bytes=GIB)["tier"].value != "disk"
+
+
+def test_a_device_keeps_no_cases_of_more_classes_than_a_byte_holds(monkeypatch):
+    assert "device_max_bytes" in on_cuda(1000)
+    monkeypatch.setattr("voxelocity.planning.cache_rule.MAX_BYTE_CLASSES", 2)
+    assert "device_max_bytes" not in on_cuda(1000)
+    assert "device_max_bytes" not in on_cuda(1000, step_gib=40)

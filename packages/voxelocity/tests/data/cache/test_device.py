@@ -96,6 +96,13 @@ def test_a_dtype_that_kernels_do_not_read_is_refused_by_name(dtype):
     assert tier._num_bytes == 0
 
 
+def test_a_label_of_more_classes_than_a_byte_holds_is_refused():
+    tier, wide = DeviceTier(10_000, "cpu"), volume()
+    with pytest.raises(CacheError, match=r"case 'a' has more than 256 classes.*device_max_bytes to 0"):
+        tier.put("a", wide.with_(label=wide.label.astype(np.uint16)))
+    assert tier._num_bytes == 0
+
+
 def test_a_dropped_entry_is_gone_and_what_was_handed_out_stays():
     tier, given = DeviceTier(10_000, "cpu"), volume()
     tier.put("a", given)

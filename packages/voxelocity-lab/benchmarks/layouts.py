@@ -26,7 +26,8 @@ def main() -> None:
     record = head("layouts")
     with tempfile.TemporaryDirectory() as folder:
         found = {
-            name: _understood(layout, Path(folder) / str(number)) for number, (name, layout) in enumerate(LAYOUTS.items())
+            name: _understood(layout, Path(folder) / str(number))
+            for number, (name, layout) in enumerate(LAYOUTS.items())
         }
     for name, outcome in found.items():
         print(name, outcome)

@@ -159,7 +159,7 @@ def _guide_rows(record: dict[str, Any]) -> list[str]:
         (name, *("n/a" if details[key][way] is None else text(details[key][way]) for way in ways))
         for key, (name, text) in _GUIDE_ROWS.items()
     ]
-    note = "The loop samples in batches of 250 steps. On a CPU the device is all cores, and the largest batch is not sought."
+    note = "The loop samples in 250 steps. On a CPU, the device is all cores, and the largest batch is not sought."
     return ["", *markdown_table(("", *ways), rows), "", note]
 
 

@@ -9,7 +9,7 @@ import torch
 
 from voxelocity_lab.bench.comparison import Comparison
 from voxelocity_observe.core.host import cpu_budget
-from voxelocity_observe.monitor import Monitor
+from voxelocity_observe.monitor.monitor import Monitor
 from voxelocity_observe.monitor.samples import Sample
 
 TrainingWay = Callable[[int, int], float]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from voxelocity.core.records import PREDICTIONS_PAGE, PREDICTIONS_TABLE, PREVIEWS_FOLDER, PROBABILITIES_FOLDER
-from voxelocity.core.scan_formats import FILE_ENDINGS, format_names, stem_of
+from voxelocity.core.scan_formats import FILE_ENDINGS, format_names, stem_of, without_companions
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.source import open_cases
 from voxelocity.data.source.description import Description
@@ -193,7 +193,7 @@ def _scans_in(folder: Path) -> tuple[dict[str, Path], list[Path]]:
         names = sorted(os.listdir(folder))
     except OSError as error:
         raise InputError(f"evaluate: {folder} cannot be read ({error.strerror}); check its permissions") from None
-    for name in names:
+    for name in without_companions(names):
         if name.startswith(".") or name in _WITH_PREDICTIONS:
             continue
         path, case = folder / name, stem_of(name)

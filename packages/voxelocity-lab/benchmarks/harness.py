@@ -51,15 +51,34 @@ def parser_of(doc: str | None, *, out: bool = False) -> argparse.ArgumentParser:
 def head(name: str, options: str = "") -> dict[str, Any]:
     """The first entries of a record: the script `name`, the command that repeats it, the date and the machine.
 
-    Made before anything is written: results are files of the repository, which would then differ from the one measured.
+    A checkout in which only results differ is that of its commit: several are measured one after another.
     """
+    machine = environment()
+    if machine["commit"] and not _differing():
+        machine["commit"] = machine["commit"].removesuffix("-dirty")
     return {
         "benchmark": name,
         "command": f"python packages/voxelocity-lab/benchmarks/{name}.py {options}".rstrip(),
         "date": time.strftime("%Y-%m-%d"),
-        "environment": environment(),
+        "environment": machine,
         "load_average": os.getloadavg()[0],
     }
+
+
+def _differing() -> list[str]:
+    """The tracked files that differ from the commit, results left out."""
+    command = [
+        "git",
+        "-C",
+        str(ROOT),
+        "diff",
+        "--name-only",
+        "HEAD",
+        "--",
+        ".",
+        f":(exclude){RESULTS.relative_to(ROOT)}",
+    ]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
 
 
 def write_record(record: Mapping[str, Any], name: str, *, out: Path = RESULTS) -> Path:

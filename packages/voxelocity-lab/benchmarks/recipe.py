@@ -266,7 +266,7 @@ _BRAIN_RACE = RaceCall(
     recipe="brain", target_dice=0.6, limit_s=75.0, num_rounds=2, keys=_RACED_BRAIN_KEYS, quick=_QUICK_NETWORK
 )
 _SPLEEN_RACE = RaceCall(
-    recipe="spleen", target_dice=0.6, limit_s=60.0, num_rounds=2, keys=_SPLEEN_KEYS,
+    recipe="spleen", target_dice=0.6, limit_s=150.0, num_rounds=2, keys=_SPLEEN_KEYS,
     quick={**_QUICK_NETWORK, "network.name": "unet"},
 )  # fmt: skip
 MEASUREMENTS: dict[str, Callable[[Path, Path, bool], dict[str, Any]]] = {

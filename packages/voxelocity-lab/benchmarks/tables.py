@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness import ROOT
-from tables_of import comparisons, inference, monai, nnunet, ranks, recipes, tuning, watching
+from tables_of import comparisons, inference, layouts, monai, nnunet, ranks, recipes, tuning, watching
 from tables_of.concepts import TABLE_OF, page_tables
 from tables_of.measured import measured_page
 from tables_of.races import readme_table, target_picture
@@ -24,6 +24,7 @@ _END = "<!-- /figures -->"
 _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
     "auto3dseg.md": {"the curves": tuning.auto3dseg_curve_lines, "the two searches": tuning.auto3dseg_lines},
     "bench.md": {"the settings": comparisons.switch_lines},
+    "data-sets.md": {"the layouts": layouts.layout_lines},
     "diagnose.md": {
         "the checkpoints": watching.checkpoint_lines,
         "the held-out programs": watching.diagnosed_lines,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from voxelocity_lab.bench.race.sides import LABELS
 from voxelocity_lab.recipes.factors import factors_table, split_factors
 from voxelocity_lab.recipes.tractography.judge import MEASURES, Measure, interval_of
 from voxelocity_lab.recipes.tractography.page import COLUMNS, COPIED, F1, GENERATED, LEAST_REAL, NEAREST
-from voxelocity_observe.core.quantities import bytes_text, duration_text, factor_text
+from voxelocity_observe.core.quantities import bytes_text, duration_text, factor_text, share_text
 
 _OURS = "Voxelocity"
 
@@ -138,7 +138,31 @@ def tract_lines(record: dict[str, Any]) -> list[str]:
         f"{bytes_text(costs['training']['peak_host_bytes'])} in training and "
         f"{bytes_text(costs['sampling']['peak_host_bytes'])} in prediction, judging included.",
     ]
-    return [*lines, "", *_example(record)]
+    return [*lines, "", *_example(record), *_guide_rows(record)]
+
+
+# The rows of TractoDiff's guide; what it leaves open there ("varies") is measured.
+_GUIDE_ROWS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "epoch_s": ("time of an epoch", duration_text),
+    "device_use": ("use of the device", share_text),
+    "streamline_ms": ("time of a generated streamline, ms", lambda value: f"{value:.2g}"),
+    "largest_batch": ("largest batch", lambda value: f"{value:,.0f}"),
+}
+
+
+def _guide_rows(record: dict[str, Any]) -> list[str]:
+    # Records of earlier versions have none.
+    everything = (found.get("details", {}) for found in record["found"])
+    details = next((found for found in everything if _GUIDE_ROWS.keys() <= found.keys()), {})
+    if not details:
+        return []
+    ways = list(details["epoch_s"])
+    rows = [
+        (name, *("n/a" if details[key][way] is None else text(details[key][way]) for way in ways))
+        for key, (name, text) in _GUIDE_ROWS.items()
+    ]
+    note = "The loop samples in 250 steps. On a CPU, the device is all cores, and the largest batch is not sought."
+    return ["", *markdown_table(("", *ways), rows), "", note]
 
 
 def _measures_text(keys: list[str]) -> str:

@@ -250,7 +250,7 @@ def wrong_inputs(folder):
     (folder / "text.nii.gz").write_bytes(b"a text about a scan" * 100)
     return {
         folder / "nowhere.nii.gz": "does not exist",
-        folder / "empty": "holds no NIfTI, NRRD, MHA or MGZ file",
+        folder / "empty": "holds no NIfTI, Analyze, NRRD, MHA, MGZ or MINC file",
         folder / "photo.png": "convert it to .nii.gz",
         folder / "text.nii.gz": "NIfTI",
     }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
+import pydicom
 import pytest
 
 from shared.dicom_series import write_series
@@ -23,6 +23,7 @@ from voxelocity.data.decode import (
     write_scan,
     write_segmentation,
 )
+from voxelocity.data.pipeline.infer_labels import declare_channels
 from voxelocity.data.source import open_cases
 from voxelocity_observe.core.errors import ScanError
 
@@ -96,6 +97,7 @@ def test_dicom_series_and_their_segmentations_are_linked_and_trained(voxelocity,
         write_segmentation(folder / "seg.dcm", label, header, ["ball", "core"])
     ended = voxelocity("init", tmp_path / "set").succeeded()
     assert "no DICOM SEG or RTSTRUCT refers to it" in ended.out
+    assert "Segments overlap" not in ended.out
     cases = open_cases(tmp_path / "set")
     assert cases.channels == ("CT",)
     assert cases.class_names == ("background", "ball", "core")
@@ -103,6 +105,48 @@ def test_dicom_series_and_their_segmentations_are_linked_and_trained(voxelocity,
     run = tmp_path / "run"
     voxelocity("train", tmp_path / "set", "-o", run, "--device", "cpu", *tiny_sets).succeeded()
     assert '"ball"' in (run / "scores.json").read_text()
+
+
+def test_segments_that_say_that_they_overlap_can_be_learned_as_regions(voxelocity, tmp_path, tiny_scan):
+    image, label = tiny_scan(0)
+    write_series(tmp_path / "CT", image.T.astype(np.int16))
+    header = read_header(tmp_path / "CT")
+    write_segmentation(tmp_path / "seg.dcm", label, header, ["ball", "core"])
+    dataset = pydicom.dcmread(tmp_path / "seg.dcm")
+    dataset.SegmentsOverlap = "YES"
+    dataset.save_as(tmp_path / "seg.dcm")
+    shown = " ".join(voxelocity("init", tmp_path).succeeded().out.split())
+    assert "Segments overlap in some files" in shown
+    description = json.loads((tmp_path / "dataset.json").read_text())
+    description |= {"labels": {"background": 0, "ball": [1, 3], "core": [2, 3]}, "regions_class_order": [1, 2]}
+    (tmp_path / "dataset.json").write_text(json.dumps(description))
+    cases = open_cases(tmp_path)
+    assert cases.refs[0].structures == (("ball", 1), ("ball", 3), ("core", 2), ("core", 3))
+    found = read_case(cases.refs[0], label_values=cases.stored_values).label
+    assert np.array_equal(found, label)
+
+
+@pytest.mark.filterwarnings("ignore:.*the series holds 2 volumes.*:UserWarning")
+def test_series_of_several_volumes_have_a_channel_for_each_or_one_by_a_column(voxelocity, tmp_path, tiny_scan):
+    for index in range(2):
+        image, label = tiny_scan(index)
+        planes, folder = image.T.astype(np.int16), tmp_path / f"p{index}"
+        num_planes = len(planes)
+
+        def edit(number, dataset, num_planes=num_planes):
+            dataset.EchoTime = number // num_planes
+
+        places = [*range(len(planes))] * 2
+        write_series(folder / "MR", np.concatenate([planes, planes // 2]), places=places, name=f"MR{index}", edit=edit)
+        write_segmentation(folder / "seg.dcm", label, read_header(folder / "MR"), ["ball", "core"])
+    voxelocity("init", tmp_path).succeeded()
+    assert declare_channels(open_cases(tmp_path)).channels == ("channel_0", "channel_1")
+    table = tmp_path / "cases.csv"
+    rows = table.read_text().splitlines()
+    table.write_text("\n".join([f"{rows[0]},image_volume", *(f"{row},2" for row in rows[1:])]) + "\n")
+    assert declare_channels(open_cases(tmp_path)).num_channels == 1
+    image = read_case(open_cases(tmp_path).refs[0], label_values=(0, 1, 2)).image
+    assert np.array_equal(image[0], tiny_scan(0)[0].astype(np.int16) // 2)
 
 
 @pytest.mark.nightly
@@ -482,17 +526,16 @@ def test_folders_seven_deep_are_found(voxelocity, tmp_path):
     assert open_cases(tmp_path).channels == ("T1w",)
 
 
-def test_a_folder_of_another_format_is_opened_after_the_conversion_that_is_proposed(voxelocity, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    nib.save(nib.Nifti1Pair(mr().astype(np.float32), np.eye(4)), tmp_path / "a.img")
-    ended = voxelocity("init", tmp_path)
-    assert "0 scan files, 0 DICOM series" in ended.err
-    assert ".hdr files are not read" in ended.err
-    assert "image,label" not in ended.err
-    exec(re.search(r"nibabel\.save\(.*\)\)?(?=;)", ended.err)[0], {"nibabel": nib})
-    save(tmp_path / "a_mask.nii.gz", (mr() > 200).astype(np.uint8))
-    voxelocity("init", tmp_path).succeeded()
-    assert len(open_cases(tmp_path)) == 1
+def test_pairs_of_header_and_voxels_are_one_scan_each(voxelocity, tmp_path):
+    for name, voxels in (("a", mr()), ("a_mask", (mr() > 200).astype(np.uint8)), ("b", mr()), ("b_mask", mr() > 200)):
+        nib.save(nib.Nifti1Pair(voxels.astype(np.int16), np.eye(4)), tmp_path / f"{name}.img")
+    shown = voxelocity("init", tmp_path).succeeded()
+    assert ".img" not in shown.out
+    cases = open_cases(tmp_path)
+    assert [(ref.case_id, ref.images[0].name, ref.label.name) for ref in cases] == [
+        ("a", "a.hdr", "a_mask.hdr"), ("b", "b.hdr", "b_mask.hdr")
+    ]  # fmt: skip
+    assert "1 cases" not in voxelocity("plan", tmp_path).succeeded().out
 
 
 def test_unlabeled_bids_data_and_dicom_get_a_table_to_fill_in(voxelocity, tmp_path):

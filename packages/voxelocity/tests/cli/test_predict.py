@@ -273,6 +273,35 @@ def test_other_channels_are_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_one_of_several_volumes_is_predicted_by_its_number(predict, model, tmp_path):
+    file, run = scan(tmp_path / "p1" / "a.nii.gz", num_channels=3), model("CT")
+    image = nib.load(file)
+    nib.save(nib.Nifti1Image(np.asarray(image.dataobj)[..., 1], image.affine), tmp_path / "p1" / "b.nii.gz")
+    predict(run, file, out=tmp_path / "out", options=["--volume", "2"]).succeeded()
+    predict(run, tmp_path / "p1" / "b.nii.gz", out=tmp_path / "out").succeeded()
+    found, expected = (read_scan(tmp_path / "out" / f"{name}.nii.gz")[0] for name in "ab")
+    assert np.array_equal(found, expected)
+    ended = predict(run, file, out=tmp_path / "none", options=["--volume", "4"])
+    assert_refused(ended, "has no volume 4, but 3 volumes; choose one from 1 to 3")
+    (tmp_path / "scans.csv").write_text("case,image,image_volume\nx,p1/a.nii.gz,2\n")
+    predict(run, tmp_path / "scans.csv", out=tmp_path / "out").succeeded()
+    assert np.array_equal(read_scan(tmp_path / "out" / "x.nii.gz")[0], expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*the series holds 2 volumes.*:UserWarning")
+def test_a_series_of_several_volumes_is_refused_with_their_number_and_what_tells_them_apart(predict, model, tmp_path):
+    def edit(index, dataset):
+        dataset.EchoTime = 10 * (1 + index // 6)
+
+    voxels = np.random.default_rng(0).integers(0, 99, (12, 9, 10)).astype(np.int16)
+    write_series(tmp_path / "mr", voxels, places=[*range(6)] * 2, edit=edit)
+    ended = predict(model("CT"), tmp_path / "mr", out=tmp_path / "out")
+    words = (
+        "with 2 volumes, which differ in echo time (EchoTime 10, 20), has 2 channels, but the network was trained on"
+    )
+    assert_refused(ended, words, "or choose one of several volumes by --volume N")
+
+
 def test_two_channels_are_taken_from_one_file_or_two(predict, model, tmp_path):
     scan(tmp_path / "p1" / "whole.nii.gz", num_channels=2)
     scan(tmp_path / "p1" / "X_0000.nii.gz")

@@ -83,6 +83,17 @@ def test_final_validations_are_pooled_over_every_case(trained):
     assert (trained.folder / "evaluation.html").is_file()
 
 
+def test_runs_of_repeated_splits_count_a_case_once_each(copied):
+    shutil.copytree(copied / "fold_0", copied / "fold_3")
+    runs = [copied / f"fold_{fold}" for fold in (0, 1, 3)]
+    with pytest.raises(InputError, match="would count twice"):
+        pool_runs(runs)
+    names = [score.case_id for score in pool_runs(runs, is_repeated=True).scores]
+    first = [name.removesuffix(" (fold_0)") for name in names if name.endswith(" (fold_0)")]
+    assert first == [name.removesuffix(" (fold_3)") for name in names if name.endswith(" (fold_3)")] != []
+    assert len(set(names)) == len(names) == 2 * len(first) + sum(name.endswith(" (fold_1)") for name in names)
+
+
 def test_finished_folds_are_kept_and_the_others_get_their_plan(copied, tiny_msd, options, calls):
     shutil.rmtree(copied / "fold_1")
     (copied / "fold_2" / "events.jsonl").write_text("")

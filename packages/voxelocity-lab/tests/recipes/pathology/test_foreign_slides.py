@@ -1,6 +1,8 @@
 """Slides as others make them: of any size and kind of pixels, without resolution or pyramid; each works or is named."""
 
+import contextlib
 import json
+import random
 
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from PIL import Image
 from recipes.pathology.conftest import tissue, write_pyramid
 from rich.console import Console
 
+from shared.damage import rotten
+from shared.examples import examples
 from shared.recipe_call import call_of
 from voxelocity_lab.recipes.pathology import recipe
 from voxelocity_lab.recipes.pathology.annotations import Annotation
@@ -149,3 +153,66 @@ def test_tables_of_other_spreadsheets_are_read_or_named(tmp_path):
     (tmp_path / "slides.csv").write_bytes("slide,annotation,patient\na.tiff,,Müller\n".encode("cp1252"))
     with pytest.raises(DatasetError, match=r"slides\.csv is not text in UTF-8; save the table"):
         find_pieces(tmp_path)
+
+
+OME = (
+    '<?xml version="1.0" encoding="UTF-8"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06">'
+    '<Image ID="Image:0"><Pixels ID="Pixels:0" SizeX="128" SizeY="128" {}><Channel ID="C:0"/></Pixels></Image></OME>'
+)
+
+
+@pytest.mark.parametrize("is_tiled", [True, False])
+@pytest.mark.parametrize(
+    ("attributes", "micrometers"),
+    [
+        ('PhysicalSizeX="0.25" PhysicalSizeY="0.25"', 0.25),
+        ('PhysicalSizeX="0.25" PhysicalSizeXUnit="\N{MICRO SIGN}m"', 0.25),
+        ('PhysicalSizeX="0.25" PhysicalSizeXUnit="&#181;m"', 0.25),
+        ('PhysicalSizeX="250" PhysicalSizeXUnit="nm"', 0.25),
+        ('PhysicalSizeXUnit="mm" PhysicalSizeX="0.00025"', 0.25),
+        ('PhysicalSizeX="1" PhysicalSizeXUnit="pixel"', None),
+        ('PhysicalSizeX="0"', None),
+        ('PhysicalSizeX="x"', None),
+        ("", None),
+    ],
+)
+def test_the_size_of_pixels_of_ome_is_read(tmp_path, is_tiled, attributes, micrometers):
+    form = {"tile": (64, 64)} if is_tiled else {"rowsperstrip": 16}
+    path, pixels = tmp_path / "a.ome.tif", tissue(128, 128)[0]
+    tifffile.imwrite(
+        path, pixels, photometric="rgb", description=OME.format(attributes).encode(), metadata=None, **form
+    )
+    assert Slide(path).micrometers == (None if micrometers is None else pytest.approx(micrometers))
+    assert np.array_equal(pixels_of(path), pixels)
+
+
+def test_ome_comes_before_the_resolution_of_the_tiff(tmp_path):
+    tifffile.imwrite(
+        tmp_path / "a.tif", tissue(128, 128)[0], photometric="rgb", tile=(64, 64), metadata=None,
+        description=OME.format('PhysicalSizeX="0.5"').encode(), resolution=(1e4, 1e4), resolutionunit="CENTIMETER",
+    )  # fmt: skip
+    assert Slide(tmp_path / "a.tif").micrometers == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("compression", [None, "deflate"])
+def test_a_tiff_of_strips_is_a_slide_of_one_level(tmp_path, compression):
+    pixels, path = tissue(100, 90)[0], tmp_path / "a.tif"
+    tifffile.imwrite(
+        path, pixels, photometric="rgb", rowsperstrip=7, compression=compression, resolution=(2e4, 2e4),
+        resolutionunit="CENTIMETER", metadata=None,
+    )  # fmt: skip
+    slide = Slide(path)
+    assert (slide.shapes, slide.downsamples) == (((100, 90),), (1.0,))
+    assert slide.micrometers == pytest.approx(0.5)
+    assert np.array_equal(pixels_of(path), pixels)
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning:PIL.*")
+def test_damaged_tiffs_of_strips_are_refused_as_slides_are(tmp_path):
+    path, numbers = tmp_path / "a.tif", random.Random("strips")
+    tifffile.imwrite(path, tissue(60, 50)[0], photometric="rgb", rowsperstrip=7, compression="deflate", metadata=None)
+    whole = path.read_bytes()
+    for _ in range(examples(12)):
+        path.write_bytes(rotten(numbers, whole))
+        with contextlib.suppress(InputError):
+            Slide(path)

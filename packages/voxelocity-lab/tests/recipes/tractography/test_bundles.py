@@ -8,7 +8,7 @@ import pytest
 
 from voxelocity_lab.recipes.tractography import bundles as module
 from voxelocity_lab.recipes.tractography.bundles import TractDivision, open_bundles, split
-from voxelocity_lab.recipes.tractography.files import Space, write_tracts
+from voxelocity_lab.recipes.tractography.write import Space, write_tracts
 from voxelocity_observe.core.errors import ConfigError, InputError
 
 SPACE = Space(affine=((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)), shape=(9, 9, 9))

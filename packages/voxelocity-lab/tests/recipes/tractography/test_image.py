@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from voxelocity_lab.recipes.tractography.files import Space, write_tracts
 from voxelocity_lab.recipes.tractography.volume import (
     find_image,
     find_mask,
     find_outside_mm,
     read_shadows,
 )
+from voxelocity_lab.recipes.tractography.write import Space, write_tracts
 
 SETS = {
     "network.num_points": 8,

@@ -106,7 +106,7 @@ class Cases:
                 ref.case_id,
                 ", ".join(path.name for path in ref.images),
                 "" if ref.label is None else ref.label.name,
-                "" if ref.fold is None else str(ref.fold),
+                ", ".join(map(str, ref.folds)),
             )
             for ref in self.refs[:_MOST_SHOWN]
         ]
@@ -197,9 +197,9 @@ class Cases:
             raise DatasetError(f"source: {self.root}: no case has a label, so nothing can be trained; add labels")
         if fold == "all":
             return Split(training=labeled, validation=labeled, held_out=False)
-        validation = tuple(ref for ref in labeled if ref.fold == fold)
-        training = tuple(ref for ref in labeled if ref.fold != fold)
-        known = sorted({ref.fold for ref in labeled if ref.fold is not None})
+        validation = tuple(ref for ref in labeled if fold in ref.folds)
+        training = tuple(ref for ref in labeled if fold not in ref.folds)
+        known = sorted({number for ref in labeled for number in ref.folds})
         if not validation and not known:
             raise DatasetError(
                 f"source: {self.root}: no fold holds out any of the {len(labeled)} labeled cases; list some under "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,8 @@ class ScanFormat:
         extra: of ours, that brings the library; "" if it is always installed.
         is_named: whether a file is of the format if its name ends so. Of others, the content decides.
         is_one_file: whether a scan never is more than one file.
-        begins_with_header: whether the first 64 KiB of a file of full size are enough to read its header.
+        voxels: endings of files of voxels that have the name of their header, and belong to its scan.
+        begins_with_header: endings of files whose first 64 KiB, in a file of full size, are enough to read the header.
         checked: whose voxels a checksum protects: a changed bit is refused. "" if nothing is.
         unplaced: how a header says that it gives no position in space; "" if it always gives one.
         written: endings that can be written; predictions have the first.
@@ -34,7 +36,8 @@ class ScanFormat:
     extra: str = ""
     is_named: bool = True
     is_one_file: bool = True
-    begins_with_header: bool = False
+    voxels: tuple[str, ...] = ()
+    begins_with_header: tuple[str, ...] = ()
     checked: str = ""
     unplaced: str = ""
     written: tuple[str, ...] = ()
@@ -43,13 +46,22 @@ class ScanFormat:
 
 NIFTI = ScanFormat(
     name="NIfTI",
-    endings=(".nii.gz", ".nii"),
+    endings=(".nii.gz", ".nii.bz2", ".nii"),
     package="nibabel",
-    begins_with_header=True,
-    checked=".nii.gz",
+    begins_with_header=(".nii.gz", ".nii"),
+    checked=".nii.gz, .nii.bz2",
     unplaced="qform_code and sform_code are 0",
     written=(".nii.gz", ".nii"),
     output="nii.gz",
+)
+ANALYZE = ScanFormat(
+    name="Analyze",
+    endings=(".hdr.gz", ".hdr"),
+    package="nibabel",
+    is_one_file=False,
+    voxels=(".img.gz", ".img"),
+    checked=".img.gz",
+    unplaced="Analyze 7.5 has none; of a pair of NIfTI, qform_code and sform_code are 0",
 )
 NRRD = ScanFormat(
     name="NRRD",
@@ -57,7 +69,8 @@ NRRD = ScanFormat(
     package="SimpleITK",
     extra="formats",
     is_one_file=False,
-    checked="gzipped NRRD",
+    voxels=(".raw.gz", ".raw"),
+    checked="packed NRRD",
     unplaced="no space",
     written=(".nrrd",),
     output="nrrd",
@@ -68,18 +81,20 @@ MHA = ScanFormat(
     package="SimpleITK",
     extra="formats",
     is_one_file=False,
+    voxels=(".zraw", ".raw"),
     checked="compressed MHA",
 )
 MGZ = ScanFormat(
     name="MGZ",
     endings=(".mgz", ".mgh"),
     package="numpy",
-    begins_with_header=True,
+    begins_with_header=(".mgz", ".mgh"),
     checked=".mgz",
     unplaced="goodRASFlag is 0",
     written=(".mgz", ".mgh"),
     output="mgz",
 )
+MINC = ScanFormat(name="MINC", endings=(".mnc.gz", ".mnc"), package="nibabel", checked=".mnc.gz")
 DICOM = ScanFormat(
     name="DICOM",
     endings=(".dcm", ".ima", ".dicom"),
@@ -90,10 +105,11 @@ DICOM = ScanFormat(
     written=(".dcm",),
     output="dicom-seg",
 )
-SCAN_FORMATS = (NIFTI, NRRD, MHA, MGZ, DICOM)
+SCAN_FORMATS = (NIFTI, ANALYZE, NRRD, MHA, MGZ, MINC, DICOM)
 NAMED_FORMATS = tuple(format for format in SCAN_FORMATS if format.is_named)
 SCAN_ENDINGS = tuple(ending for format in NAMED_FORMATS for ending in format.endings)
 """Of the formats that are recognized by the names of their files; a DICOM file is one by its content."""
+_VOXELS = tuple(ending for format in NAMED_FORMATS for ending in format.voxels)
 FILE_ENDINGS = (*SCAN_ENDINGS, *DICOM.written)
 """Of files of scans, labels and predictions."""
 CONTOURS = "dicom-rtstruct"
@@ -111,6 +127,31 @@ def stem_of(name: str) -> str:
     """The name of a scan's file without the ending of its format, in any capitalization."""
     ending = next((ending for ending in FILE_ENDINGS if name.lower().endswith(ending)), "")
     return name[: len(name) - len(ending)]
+
+
+def voxels_next_to(path: Path) -> list[Path]:
+    """The files of voxels that have the name of this header and lie next to it; mostly none."""
+    named = format_named(path)
+    places = [path.with_name(stem_of(path.name) + ending) for ending in (named.voxels if named is not None else ())]
+    return [place for place in places if place.is_file()]
+
+
+def without_companions(names: Iterable[str]) -> list[str]:
+    """The names of files without those of voxels whose header is among them: both are one scan."""
+    listed = list(names)
+    headers = {name.lower() for name in listed if name.lower().endswith(SCAN_ENDINGS)}
+    return [name for name in listed if not (name.lower().endswith(_VOXELS) and _header_names(name.lower()) & headers)]
+
+
+def _header_names(name: str) -> set[str]:
+    """What the header of this file of voxels may be called, all in lower case; empty if it is none."""
+    return {
+        name.removesuffix(ending) + header
+        for format in NAMED_FORMATS
+        for ending in format.voxels
+        if name.endswith(ending)
+        for header in format.endings
+    }
 
 
 def in_words(names: Iterable[str], last: str = "or") -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
+from voxelocity.core.scan_formats import voxels_next_to
 from voxelocity_observe.core.errors import ScanError
 
 Stage = Callable[[Path, bool], Path]
@@ -41,6 +42,8 @@ def is_registered(root: Path) -> bool:
 def stage(path: Path, *, is_whole: bool = True) -> Path:
     """The file or folder to read: `path` itself unless it lies below a registered folder.
 
+    The voxels of a header come along if they have its name.
+
     Args:
         path: of the file or folder.
         is_whole: otherwise its first 64 KiB are enough, and the rest may read as zeros.
@@ -50,6 +53,8 @@ def stage(path: Path, *, is_whole: bool = True) -> Path:
     """
     for root, fetch in _stages.items():
         if os.fspath(path).startswith(root):
+            for voxels in voxels_next_to(path) if is_whole else ():
+                fetch(voxels, True)
             return fetch(path, is_whole)
     return path
 

@@ -30,16 +30,25 @@ class VolumeRef:
             folder that holds it alone, or one of its files.
         label: the label file, absent for cases to predict.
         fold: the fold in which this case is held out, if the data set says so.
+        more_folds: further ones, where splits are repeated.
         patient: whose scan it is, from the data set or from its names; cases of one patient stay in one fold.
         structures: names and values of the classes, for a label file that has names in place of values.
+        volume: of images that hold several volumes, the one that is taken, counted from 1; None for all, as channels.
     """
 
     case_id: str
     images: tuple[Path, ...]
     label: Path | None = None
     fold: int | None = None
+    more_folds: tuple[int, ...] = ()
     patient: str | None = None
     structures: tuple[tuple[str, int], ...] = ()
+    volume: int | None = None
+
+    @property
+    def folds(self) -> tuple[int, ...]:
+        """The folds in which this case is held out."""
+        return self.more_folds if self.fold is None else (self.fold, *self.more_folds)
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from voxelocity.core.records import (
 from voxelocity.core.requests.predict import PredictRequest
 from voxelocity.core.scan_formats import DICOM, OUTPUTS
 from voxelocity.core.volume import VolumeRef, VolumeSpec
-from voxelocity.data.decode import ScanHeader, read_header
+from voxelocity.data.decode import ScanHeader, num_channels_of, read_header
 from voxelocity.data.decode.notes import as_one_data_set
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.division import Side
@@ -175,6 +175,7 @@ def plan_job(
     out, format = request.out, request.format
     model = open_models(request.models, factory=request.factory)
     refs = find_scans(request.inputs, num_channels=len(model.spec.channels), warn=warn)
+    refs = tuple(replace(ref, volume=request.volume or ref.volume) for ref in refs)
     as_one_data_set(file for ref in refs for file in ref.files)
     read = functools.cache(read_header)
     masks = mask_names(model.spec) if request.one_file_per_class else {}
@@ -220,8 +221,9 @@ def _readable(refs: Sequence[VolumeRef], output: Output, read: Callable[[Path], 
 
 
 def _spec_of(ref: VolumeRef, headers: Sequence[ScanHeader], model: Model) -> VolumeSpec:
-    num_channels = sum(header.num_channels for header in headers)
+    num_channels = num_channels_of(ref, headers)
     where = f"predict: case '{ref.case_id}' ({', '.join(map(str, ref.images))})"
+    where += "".join(f", with {header.channel_words}," for header in headers if header.channel_words)
     model.spec.check_channels(num_channels, where=where)
     dtypes = [header.read_dtype for header in headers]
     return VolumeSpec(num_channels=num_channels, grid=headers[0].grid, dtype=str(np.result_type(*dtypes)))

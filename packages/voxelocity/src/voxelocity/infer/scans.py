@@ -6,9 +6,10 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from voxelocity.core.scan_formats import NAMED_FORMATS, OUTPUTS, SCAN_ENDINGS, format_names, stem_of
+from voxelocity.core.scan_formats import NAMED_FORMATS, OUTPUTS, SCAN_ENDINGS, format_names, stem_of, without_companions
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.decode import HOW_TO_CONVERT, holds_series, is_dicom, series_in
 from voxelocity.data.source import TABLE_SUFFIXES, conversion_of_file, open_cases
@@ -54,10 +55,13 @@ def find_scans(
     by_case: dict[str, dict[int, Path]] = {}
     for case, channel, file in _numbered(scans, num_channels, warn):
         _add(by_case, case, channel, file)
-    for ref in (ref for table in tables for ref in open_cases(table)):
+    in_tables = [ref for table in tables for ref in open_cases(table)]
+    for ref in in_tables:
         for channel, file in enumerate(ref.images):
             _add(by_case, ref.case_id, channel, file)
-    return tuple(_ref(case, channels, num_channels) for case, channels in sorted(by_case.items()))
+    volumes = {ref.case_id: ref.volume for ref in in_tables}
+    refs = [_ref(case, channels, num_channels) for case, channels in sorted(by_case.items())]
+    return tuple(replace(ref, volume=volumes.get(ref.case_id)) for ref in refs)
 
 
 def _numbered(
@@ -129,7 +133,8 @@ def _scans_in(folder: Path, warn: Callable[[str], None]) -> list[tuple[str, Path
     # As archives are exported: patient, study, series. Next to other scans this is not searched: it could take long.
     found = found or [place for place in _folders_below(folder) if holds_series(place)]
     used = {folder / scan.relative_to(folder).parts[0] for scan in found}
-    others = [entry.name + "/" * entry.is_dir() for entry in entries if entry not in used]
+    scans = set(without_companions(entry.name for entry in entries))
+    others = [entry.name + "/" * entry.is_dir() for entry in entries if entry not in used and entry.name in scans]
     named = f" ({listed(others)})" if others else ""
     if not found:
         raise InputError(

@@ -35,11 +35,11 @@ def absent_classes(cases: Cases, fold: Fold, present: Mapping[str, Collection[in
         ("training", split.training, "the network cannot learn it"),
     )
     for index, name in enumerate(cases.class_names[1:], start=1):
-        folds = {ref.fold for ref in cases.refs if index in present.get(ref.case_id, ())}
+        folds = {fold for ref in cases.refs if index in present.get(ref.case_id, ()) for fold in ref.folds}
         for side, refs, result in sides:
             if any(index in present.get(ref.case_id, ()) for ref in refs):
                 continue
-            named = [f"--fold {number}" for number in sorted(number for number in folds if number is not None)]
+            named = [f"--fold {number}" for number in sorted(folds)]
             where = f"folds that hold out cases with it: {listed(named)}" if named else "no case has it"
             texts.append(f"no {side} case of fold {fold} contains {name}, so {result}; {where}")
     more = len(texts) - _MOST_TEXTS

@@ -150,7 +150,8 @@ def run_folds(
             spent_s, plan_view = 0.0, plan_view if fold in begun else "none"
             measured = measured or _shared_keys(out, cases)
     runs = {fold: folder.path for fold, folder in folders.items() if fold not in failed}
-    evaluation = pool_runs(list(runs.values())) if runs else None
+    is_repeated = any(len({*ref.folds} & {*runs}) > 1 for ref in cases.refs)
+    evaluation = pool_runs(list(runs.values()), is_repeated=is_repeated) if runs else None
     if evaluation is not None and place.rank == 0:
         write_evaluation(evaluation, out)
     return FoldsResult(folder=out, runs=runs, failed=failed, evaluation=evaluation)
@@ -217,7 +218,7 @@ def _folds_of(cases: Cases) -> tuple[int, ...]:
     Raises:
         DatasetError: there are fewer than two.
     """
-    found = tuple(sorted({ref.fold for ref in cases.refs if ref.label is not None and ref.fold is not None}))
+    found = tuple(sorted({fold for ref in cases.refs if ref.label is not None for fold in ref.folds}))
     if len(found) < 2:
         raise DatasetError(
             f"train: {cases.root} has {count_text(len(found), 'fold')} with labeled cases, and --folds all needs at "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 
 import nibabel as nib
 import numpy as np
 import SimpleITK
+from scipy.io import netcdf_file
 
 from shared.dicom_series import ORIGIN_LPS, SPACING_MM, STEP_MM, write_series
 from voxelocity.core.scan_formats import DICOM, SCAN_ENDINGS, SCAN_FORMATS
@@ -15,6 +17,8 @@ from voxelocity.testing.format_contract import FormatContract
 
 # Of gzip, a time and a system, which no checksum protects.
 _GZIP_HEADER_BYTES = 10
+# Of bzip2, the size of its blocks.
+_BZIP2_HEADER_BYTES = 4
 
 
 class _OfNibabel(FormatContract):
@@ -25,6 +29,8 @@ class _OfNibabel(FormatContract):
         nib.save(self.kind(array, affine), path)
 
     def packed(self, path):
+        if self.ending == ".nii.bz2":
+            return path, _BZIP2_HEADER_BYTES
         return (path, _GZIP_HEADER_BYTES) if self.ending in (".nii.gz", ".mgz") else None
 
 
@@ -36,12 +42,66 @@ class TestNifti(_OfNibabel):
     ending, kind = ".nii", nib.Nifti1Image
 
 
+class TestNiftiPackedByBzip2(_OfNibabel):
+    ending, kind = ".nii.bz2", nib.Nifti1Image
+
+
+class TestPair(_OfNibabel):
+    ending, kind = ".hdr", nib.Nifti1Pair
+
+
+class TestPairPacked(_OfNibabel):
+    ending, kind = ".hdr.gz", nib.Nifti2Pair
+
+    def packed(self, path):
+        return path.with_name(path.name.replace(".hdr", ".img")), _GZIP_HEADER_BYTES
+
+
 class TestMgz(_OfNibabel):
     ending, kind = ".mgz", nib.MGHImage
 
 
 class TestMgh(_OfNibabel):
     ending, kind = ".mgh", nib.MGHImage
+
+
+class TestMinc(FormatContract):
+    """nibabel does not write MINC; its variables are written as minc-tools write them."""
+
+    ending, dtypes = ".mnc", ("float32",)
+
+    def save(self, path, voxels_cxyz, affine):
+        steps = np.linalg.norm(affine[:3, :3], axis=0)
+        cosines = affine[:3, :3] / steps
+        starts = np.linalg.solve(cosines, affine[:3, 3])
+        stored = voxels_cxyz.transpose(0, 3, 2, 1)
+        names = ("time", "zspace", "yspace", "xspace")[len(stored) == 1 :]
+        stored = stored if len(stored) > 1 else stored[0]
+        with netcdf_file(path, "w") as file:
+            for name, size in zip(names, stored.shape, strict=True):
+                file.createDimension(name, size)
+                axis = file.createVariable(name, "i", ())
+                axis[...] = 0
+                axis.spacing = b"regular__"
+                if name != "time":
+                    place = "xyz".index(name[0])
+                    axis.step, axis.start = steps[place], starts[place]
+                    axis.direction_cosines = cosines[:, place]
+            for name, value in (("image-min", 0.0), ("image-max", 1.0)):
+                file.createVariable(name, "d", ())[...] = value
+            image = file.createVariable("image", "f", names)
+            image[:] = stored
+
+
+class TestMincPacked(TestMinc):
+    ending = ".mnc.gz"
+
+    def save(self, path, voxels_cxyz, affine):
+        super().save(path, voxels_cxyz, affine)
+        path.write_bytes(gzip.compress(path.read_bytes()))
+
+    def packed(self, path):
+        return path, _GZIP_HEADER_BYTES
 
 
 class _OfItk(FormatContract):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import os
 import subprocess
@@ -295,6 +296,22 @@ def test_packed_channels_are_the_components_whichever_axis_holds_them(tmp_path):
         assert np.array_equal(read_scan(path)[0].transpose(0, 3, 2, 1), channels), kinds
 
 
+@pytest.mark.parametrize("encoding", ["bzip2", "bz2"])
+def test_voxels_packed_by_bzip2_are_read_and_verified(tmp_path, encoding):
+    packed = bz2.compress(VOXELS.tobytes()[:200]) + bz2.compress(VOXELS.tobytes()[200:])
+    path = tmp_path / "a.nrrd"
+    path.write_bytes(NRRD.format(encoding).encode() + b"\n" + packed)
+    assert np.array_equal(read_scan(path)[0][0].T, VOXELS)
+    content = bytearray(path.read_bytes())
+    content[-40] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ScanError, match=r"a\.nrrd: the bzip2 data is damaged"):
+        read_scan(path)
+    path.write_bytes(content[:-60])
+    with pytest.raises(ScanError, match="the file is truncated: the packed voxels end"):
+        read_scan(path)
+
+
 def test_big_endian_packed_voxels_are_read(tmp_path):
     packed = zlib.compress(VOXELS.astype(">i2").tobytes())
     header = MHA.replace("MSB = False", "MSB = True") + "ElementDataFile = LOCAL\n"
@@ -304,8 +321,11 @@ def test_big_endian_packed_voxels_are_read(tmp_path):
 
 def test_headers_that_cannot_be_meant_are_refused_with_the_reason(tmp_path):
     path = tmp_path / "a.nrrd"
-    path.write_bytes(NRRD.format("bzip2").encode() + b"\n" + bytes(420))
-    with pytest.raises(ScanError, match="encoded as 'bzip2', which is not read; save the file with gzip"):
+    path.write_bytes(NRRD.format("lzma").encode() + b"\n" + bytes(420))
+    with pytest.raises(ScanError, match="encoded as 'lzma', which is not read; save the file with gzip"):
+        read_header(path)
+    path.write_bytes(NRRD.format("raw").encode() + b"byte skip: -5\n\n" + VOXELS.tobytes())
+    with pytest.raises(ScanError, match=r"byte skip is -5; NRRD knows numbers of bytes, and -1 .* correct the number"):
         read_header(path)
     four = NRRD.format("raw").replace("dimension: 3", "dimension: 4").replace("7 6 5", "1 7 6 5")
     space = "space: left-posterior-superior\nspace directions: none (1,0,0) (0,1,0) (0,0,1)\n\n"

@@ -150,3 +150,19 @@ def test_several_label_files_are_masks_or_the_one_next_to_its_image():
     assert [case.label for case in found.cases] == ["p1/all_seg.nii.gz", "p2/all_seg.nii.gz"]
     assert dict(found.left_out)["p1/masks/liver.nii.gz"] == "p1/all_seg.nii.gz is the label of its case"
     assert len(group_files([*names, "p1/all_seg.nii.gz"], are_masks=True).masks["p1"]) == 3
+
+
+def test_images_begin_with_the_name_of_their_label():
+    names = ["tr/p-1__CT.nii.gz", "tr/p-1__PT.nii.gz", "tr/p-2__CT.nii.gz", "tr/p-2__PT.nii.gz", "labels/p-1.nii.gz"]
+    # Without a label, and named as the others.
+    found = group_files([*names, "labels/p-2_mask.nii.gz", "ts/p-30__CT.nii.gz", "ts/p-30__PT.nii.gz"])
+    assert found.channels == ("CT", "PT")
+    assert cases_of(found) == {
+        "p-1": ("tr/p-1__CT.nii.gz", "tr/p-1__PT.nii.gz", "labels/p-1.nii.gz"),
+        "p-2": ("tr/p-2__CT.nii.gz", "tr/p-2__PT.nii.gz", "labels/p-2_mask.nii.gz"),
+        "p-30": ("ts/p-30__CT.nii.gz", "ts/p-30__PT.nii.gz", ""),
+    }
+
+
+def test_a_name_of_separators_alone_is_no_error():
+    group_files(["a_t1.nii.gz", "_.nii.gz", "a_seg.nii.gz"])

@@ -236,7 +236,8 @@ def test_init_is_not_proposed_where_it_would_refuse(tmp_path, touch, files, text
         ("series/1.dcm", r"DICOM files in 1 folder\(s\): `voxelocity init .*\n    image,label\n    series,LABEL FILE"),
         ("DICOMDIR", r"DICOM files in 1 folder"),
         ("a.nrrd", r"scans side by side \(1 scans\), and no name"),
-        ("a.mnc", r"\.mnc files are not read: save them as \.nii\.gz in 3D Slicer"),
+        ("a.mnc", r"scans side by side \(1 scans\), and no name"),
+        ("a.img", r"\.img files are the voxels of a pair: name the \.hdr file of the same name"),
     ],
 )
 def test_other_formats_are_answered_with_what_was_found_and_an_example(tmp_path, touch, file, found):

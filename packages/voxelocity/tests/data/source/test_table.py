@@ -55,6 +55,14 @@ def test_numbered_image_columns_are_channels_in_order(table):
     assert [image.name for image in cases.refs[0].images] == ["a.nii.gz", "a_t2.nii.gz"]
 
 
+def test_one_volume_of_an_image_is_named_by_a_column(table):
+    cases = open_cases(table("image,label,image_volume\na.nii.gz,a_seg.nii.gz,3\nb.nii.gz,b_seg.nii.gz,\n"))
+    assert [ref.volume for ref in cases] == [3, None]
+    for text in ("0", "2.5", "x"):
+        with pytest.raises(DatasetError, match=rf"line 2 has the image_volume .{text}.; write a whole number from 1"):
+            open_cases(table(f"image,label,image_volume\na.nii.gz,a_seg.nii.gz,{text}\n"))
+
+
 def test_declared_folds_are_honored_and_an_empty_one_is_never_held_out(table):
     rows = ("a.nii.gz,a_seg.nii.gz,2", "b.nii.gz,b_seg.nii.gz,", "c.nii.gz,c_seg.nii.gz,0")
     cases = open_cases(table("image,label,fold\n" + "\n".join(rows)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,8 @@ _ROUNDS = 3
 # at 0.95, so that a target there is reached by chance (docs/log).
 _TARGET_AUC, _HELD_FOLDS = 0.9, (0, 1, 2)
 _LIMIT_S, _CHECK_S = 60.0, 2.0
+# Of MONAI's slides: the side, and the package that reads them.
+_READERS = {"MONAI": "openslide", "MONAI, cuCIM": "cucim"}
 # The changes of MONAI's example, with its strengths; `_monai_transform` has them too.
 _COLOR = {"stain": 0.0, "stain_shift": 0.0, "brightness": 0.25, "contrast": 0.75, "saturation": 0.25, "hue": 0.04}
 _EXAMPLE = AugmentConfig.only(
@@ -92,8 +95,10 @@ def _patches(opened: OpenPieces, config: PathologyConfig, seed: int) -> Sequence
 
         return once
 
-    def theirs(changes: bool, num_workers: int) -> Callable[[], float]:
-        return lambda: _rate(_monai_batches(opened, config, seed, changes, num_workers), config.fit.batch_size)
+    def theirs(changes: bool, num_workers: int, reader: str) -> Callable[[], float]:
+        return lambda: _rate(
+            _monai_batches(opened, config, seed, changes, num_workers, reader=reader), config.fit.batch_size
+        )
 
     found = []
     for title, changes in (("Patches read", False), ("Patches read and augmented", True)):
@@ -104,11 +109,17 @@ def _patches(opened: OpenPieces, config: PathologyConfig, seed: int) -> Sequence
             )
             for threads in sorted({1, cpu_budget()}, reverse=True)
         ]
-        for workers in sorted({0, cpu_budget()}):
-            name = f"MONAI, {workers} workers" if workers else "MONAI, no workers"
-            sides.append(BenchSide(name=name, once=theirs(changes, workers)))
+        for (monai, reader), workers in itertools.product(_READERS.items(), sorted({0, cpu_budget()})):
+            name = f"{monai}, {workers} workers" if workers else f"{monai}, no workers"
+            sides.append(_reading_side(name, reader, theirs(changes, workers, reader)))
         found.append(compare(title, "patches/s", sides, repeats=_ROUNDS))
     return found
+
+
+def _reading_side(name: str, reader: str, once: Callable[[], float]) -> BenchSide:
+    if find_spec(reader) is None:
+        return BenchSide(name=name, once=None, note=f"{reader} is not installed")
+    return BenchSide(name=name, once=once)
 
 
 def _training(pieces: Sequence[Piece], config: PathologyConfig, call: Call) -> Comparison:
@@ -218,7 +229,7 @@ def _rate(batches: Any, batch_size: int) -> float:
 
 def _monai_batches(
     opened: OpenPieces, config: PathologyConfig, seed: int, changes: bool, num_workers: int,
-    num_batches: int = _NUM_BATCHES,
+    num_batches: int = _NUM_BATCHES, reader: str = "openslide",
 ) -> Any:  # fmt: skip
     # The same places as ours.
     batches = PatchBatches(opened, Blocks(0), config, seed=seed)
@@ -229,16 +240,19 @@ def _monai_batches(
             corner = [max(box.y, 0), max(box.x, 0)]
             items.append({"image": str(opened.pieces[draw.case].slide), "location": corner, "label": int(tumor)})
     size, level = config.fit.batch_size, config.patch.level
-    return _monai_loader(items, config, changes=changes, level=level, batch_size=size, num_workers=num_workers)
+    return _monai_loader(
+        items, config, changes=changes, level=level, reader=reader, batch_size=size, num_workers=num_workers
+    )
 
 
 def _monai_loader(
-    items: Sequence[Any], config: PathologyConfig, *, changes: bool, level: int = 0, **options: Any
-) -> Iterable[Any]:
+    items: Sequence[Any], config: PathologyConfig, *, changes: bool, level: int = 0, reader: str = "openslide",
+    **options: Any,
+) -> Iterable[Any]:  # fmt: skip
     from monai.data import DataLoader, PatchWSIDataset
 
     data = PatchWSIDataset(
-        items, patch_size=(config.patch.side,) * 2, patch_level=level, reader="openslide", center_location=False,
+        items, patch_size=(config.patch.side,) * 2, patch_level=level, reader=reader, center_location=False,
         include_label="label" in items[0], transform=_monai_transform(changes),
     )  # fmt: skip
     batches: Iterable[Any] = DataLoader(data, **options)
@@ -316,18 +330,21 @@ def _whole(opened: OpenPieces, trained: TrainedPatches, call: Call, aucs: dict[s
 
         return once
 
-    def theirs() -> float:
-        watch = Stopwatch()
-        probability = _monai_heat(opened, piece, network, config, call)
-        seconds = watch.elapsed_s
-        heat = predict_slide([network], slide, config, box=whole, device=call.device, num_threads=cpu_budget())
-        aucs["MONAI"] = roc_auc(*square_scores(_like(heat, probability), annotation))
-        return seconds
+    def theirs(name: str) -> Callable[[], float]:
+        def once() -> float:
+            watch = Stopwatch()
+            probability = _monai_heat(opened, piece, network, config, call, _READERS[name])
+            seconds = watch.elapsed_s
+            heat = predict_slide([network], slide, config, box=whole, device=call.device, num_threads=cpu_budget())
+            aucs[name] = roc_auc(*square_scores(_like(heat, probability), annotation))
+            return seconds
+
+        return once
 
     sides = [
         BenchSide(name="Voxelocity, by patches", once=ours(False)),
         BenchSide(name="Voxelocity, dense", once=ours(True)),
-        BenchSide(name="MONAI", once=theirs),
+        *(_reading_side(name, reader, theirs(name)) for name, reader in _READERS.items()),
     ]
     return compare("A whole slide", "s", sides, repeats=_ROUNDS, warmup=0)
 
@@ -336,7 +353,9 @@ def _like(heat: HeatMap, probability: Any) -> HeatMap:
     return replace(heat, probability=np.where(np.isfinite(heat.probability), probability, np.nan))
 
 
-def _monai_heat(opened: OpenPieces, piece: Piece, network: PatchNet, config: PathologyConfig, call: Call) -> Any:
+def _monai_heat(
+    opened: OpenPieces, piece: Piece, network: PatchNet, config: PathologyConfig, call: Call, reader: str
+) -> Any:
     """Every square where there is tissue, each read as a patch of its own, in float32."""
     slide = opened.slide(piece)
     tissue = Tissue(slide, config.tissue)
@@ -351,7 +370,7 @@ def _monai_heat(opened: OpenPieces, piece: Piece, network: PatchNet, config: Pat
         {"image": str(piece.slide), "location": [row * SQUARE - margin, column * SQUARE - margin]}
         for row, column in squares
     ]
-    options = {"batch_size": config.heat.batch_size, "num_workers": cpu_budget()}
+    options = {"batch_size": config.heat.batch_size, "num_workers": cpu_budget(), "reader": reader}
     with torch.inference_mode():
         # The network takes intensities from 0 to 1.
         logits = [

@@ -5,8 +5,12 @@ Arrays are (3, y, x) uint8, red, green and blue; what lies beyond a slide, or is
 
 from __future__ import annotations
 
+import contextlib
+import html
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -46,6 +50,19 @@ _TRIAL_BYTES, _TRIAL_S = 8 << 30, 60.0
 _PYTHON_FAILED = 1
 # Of a pixel. Files that know none name that of a printer: 72 and 300 dots an inch are 353 and 85 micrometers.
 _LEAST_MICROMETERS, _MOST_MICROMETERS = 0.01, 50.0
+# Of the first image that a description in OME-XML names.
+_PIXELS = re.compile(r"<(?:\w{1,20}:)?Pixels\s([^>]{1,4096})>")
+_ATTRIBUTE = re.compile(r"(PhysicalSizeX(?:Unit)?)\s*=\s*[\"']([^\"']{1,40})[\"']")
+_MICROMETERS = {
+    **dict.fromkeys(("um", "\N{MICRO SIGN}m", "\N{GREEK SMALL LETTER MU}m", "micron"), 1.0),
+    "nm": 1e-3,
+    "mm": 1e3,
+    "cm": 1e4,
+    "m": 1e6,
+}
+# Tags of TIFF; resolutions are of an inch or a centimeter.
+_TILE_WIDTH, _DESCRIPTION, _RESOLUTION, _RESOLUTION_UNIT = 322, 270, 282, 296
+_MICROMETERS_PER_RESOLUTION = {2: 25_400.0, 3: 10_000.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +90,13 @@ class Slide:
     """A slide, open for reading; safe from several threads.
 
     Args:
-        path: of a format that OpenSlide reads, or a photograph (JPEG, PNG), which has one level.
+        path: of a format that OpenSlide reads, or a photograph (JPEG, PNG, TIFF without tiles), which has one level.
         ground: seen where a photograph is transparent.
 
     Attributes:
         shapes: (height, width) of each level, the finest first.
         downsamples: of each level; 1 for the finest.
-        micrometers: width of a pixel of the finest level; None where the file does not say.
+        micrometers: width of a pixel of the finest level, as OME says it, else its format; None where neither does.
         photograph: all its pixels; None of what OpenSlide reads.
 
     Raises:
@@ -90,20 +107,32 @@ class Slide:
         self.path = path
         self._lock = threading.Lock()
         self.photograph: Pixels | None = None
+        self.shapes: tuple[tuple[int, int], ...] = ()
+        self.downsamples: tuple[float, ...] = ()
+        self.micrometers: float | None = None
         if path.suffix.lower() in _IMAGES:
-            self.photograph = _photograph(path, ground)
-            self.shapes: tuple[tuple[int, int], ...] = (self.photograph.shape[1:],)
-            self.downsamples: tuple[float, ...] = (1.0,)
-            self.micrometers: float | None = None
+            self._show(_photograph(path, ground))
             return
         _try_in_another_process(path)
-        self._slide = _open(path)
+        try:
+            self._slide = _open(path)
+        except InputError:
+            # OpenSlide reads tiles alone; a TIFF of strips is a picture.
+            if (strips := _strips(path, ground)) is None:
+                raise
+            self._show(*strips)
+            return
         self.shapes = tuple((height, width) for width, height in self._slide.level_dimensions)
         self.downsamples = tuple(map(float, self._slide.level_downsamples))
-        try:
-            self.micrometers = checked_micrometers(float(self._slide.properties.get("openslide.mpp-x", "nan")))
-        except ValueError:
-            self.micrometers = None
+        properties = self._slide.properties
+        ome = properties.get("tiff.ImageDescription") or properties.get("openslide.comment") or ""
+        self.micrometers = _first_width(_width_in_ome(ome), properties.get("openslide.mpp-x"))
+
+    def _show(self, pixels: Pixels, micrometers: float | None = None) -> None:
+        """Makes the slide one level, of pixels that are in memory."""
+        self.photograph = pixels
+        self.shapes, self.downsamples = (pixels.shape[1:],), (1.0,)
+        self.micrometers = micrometers
 
     def level_of(self, downsample: float) -> int:
         """The coarsest level that is at most this coarse.
@@ -176,6 +205,28 @@ def checked_micrometers(width: float) -> float:
     return width
 
 
+def _first_width(*widths: float | str | None) -> float | None:
+    """The first of these widths of a pixel that can be one."""
+    for width in widths:
+        with contextlib.suppress(ValueError, TypeError):
+            return checked_micrometers(float(width))  # type: ignore[arg-type]
+    return None
+
+
+def _width_in_ome(text: str) -> float | None:
+    """The width of a pixel in micrometers that a description in OME-XML gives; None if it gives none.
+
+    By a pattern: a parser of XML expands what a crafted description makes it repeat.
+    """
+    pixels = _PIXELS.search(text)
+    attributes = dict(_ATTRIBUTE.findall(pixels[1])) if pixels else {}
+    unit = html.unescape(attributes.get("PhysicalSizeXUnit", "um")).strip()
+    try:
+        return float(attributes.get("PhysicalSizeX", "nan")) * _MICROMETERS[unit]
+    except (KeyError, ValueError):
+        return None
+
+
 def _errors() -> tuple[type[Exception], ...]:
     import openslide
 
@@ -238,6 +289,28 @@ def _photograph(path: Path, ground: str) -> Pixels:
         ) from None
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         raise InputError(f"pathology: the image {path} cannot be read ({error}); replace it or leave it out") from None
+
+
+def _strips(path: Path, ground: str) -> tuple[Pixels, float | None] | None:
+    """The pixels of a TIFF that is stored in strips, and their width in micrometers; None if it is none, or damaged."""
+    from PIL import Image
+
+    try:
+        with Image.open(path, formats=("TIFF",)) as image:
+            tags = dict(getattr(image, "tag_v2", {}))
+            if _TILE_WIDTH in tags:
+                return None
+            # Pillow takes the bytes of a text for Latin-1.
+            ome = str(tags.get(_DESCRIPTION, "")).encode("latin-1", "ignore").decode("utf-8", "replace")
+            unit, per_unit = _MICROMETERS_PER_RESOLUTION.get(tags.get(_RESOLUTION_UNIT, 0)), tags.get(_RESOLUTION)
+            width = unit / float(per_unit) if unit and per_unit else None
+            pixels = np.ascontiguousarray(_colors(image, ground).transpose(2, 0, 1))
+            return pixels, _first_width(_width_in_ome(ome), width)
+    # Whatever Pillow raises about a damaged file; OpenSlide has named it already.
+    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError):
+        return None
+    except (AttributeError, struct.error):
+        return None
 
 
 def _colors(image: Any, ground: str) -> Pixels:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +26,7 @@ from voxelocity_lab.recipes.tractography.bundles import Bundles
 from voxelocity_lab.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, weights_of
 from voxelocity_lab.recipes.tractography.exemplars import ExemplarPairs, Frame
 from voxelocity_lab.recipes.tractography.generate import generate, untrained_streamlines
+from voxelocity_lab.recipes.tractography.guide_rows import OURS, PLAIN, TrainingWay, guide_rows
 from voxelocity_lab.recipes.tractography.judge import space_shared
 from voxelocity_lab.recipes.tractography.model import Denoiser, pack
 from voxelocity_lab.recipes.tractography.settings import TractographyConfig
@@ -59,28 +60,38 @@ def benchmark(call: Call) -> None:
             "compare with; train with split.held_out above 0"
         )
     f1: dict[str, list[float | None]] = {}
+    ways = _training_ways(call, config, training)
     comparisons = (
-        _compare_training(call, config, training),
+        _compare_training(ways, config.fit.batch_size),
         _compare_sampling(call, trained, real, f1),
     )
     settings = {
         "batch_size": config.fit.batch_size, "steps": config.sample.num_steps, "plain_steps": PLAIN_STEPS,
         "streamlines": _NUM_BUNDLES * _NUM_EACH,
     }  # fmt: skip
-    details: dict[str, Any] = {UNLEARNED: trained.unlearned}
+    details: dict[str, Any] = {
+        UNLEARNED: trained.unlearned,
+        **guide_rows(ways, comparisons, config.fit.batch_size, len(training), call.device),
+    }
     if not trained.unlearned:
         details["f1"] = f1
     write_benchmark(call, "tractography", comparisons, settings, details)
 
 
-def _compare_training(call: Call, config: TractographyConfig, training: Bundles) -> Comparison:
+def _training_ways(call: Call, config: TractographyConfig, training: Bundles) -> dict[str, TrainingWay]:
     pairs = ExemplarPairs.of(training, **dict(config.exemplar), seed=call.seed)
     items = _PlainPairs(config, training, pairs)
-    size = config.fit.batch_size
+    return {
+        OURS: lambda size, num_steps: _our_training(call, config, training, pairs, size, num_steps),
+        PLAIN: lambda size, num_steps: _plain_training(call, config, items, size, num_steps),
+    }
+
+
+def _compare_training(ways: Mapping[str, TrainingWay], batch_size: int) -> Comparison:
     sides = [
-        BenchSide(name="Voxelocity", once=lambda: _our_training(call, config, training, pairs)),
-        BenchSide(name=f"A loop with batches of {size}", once=lambda: _plain_training(call, config, items, size)),
-        BenchSide(name="One streamline after another", once=lambda: _plain_training(call, config, items, 1)),
+        BenchSide(name=OURS, once=lambda: ways[OURS](batch_size, _STEPS)),
+        BenchSide(name=f"{PLAIN} of {batch_size}", once=lambda: ways[PLAIN](batch_size, _STEPS)),
+        BenchSide(name="One streamline after another", once=lambda: ways[PLAIN](1, _STEPS)),
     ]
     return compare("Training", "streamlines/s", sides, repeats=_ROUNDS, warmup=0)
 
@@ -113,7 +124,7 @@ def _compare_sampling(
     judge("Untrained network", untrained_streamlines(trained, bundle, seed=call.seed))
 
     sides = [
-        side("Voxelocity", lambda: _our_samples(trained, counts, call)),
+        side(OURS, lambda: _our_samples(trained, counts, call)),
         side("Batches of 250 steps", lambda: _plain_samples(trained, counts, call, len(bundle))),
         side("One streamline after another, 250 steps", lambda: _plain_samples(trained, counts, call, 1)),
     ]
@@ -150,7 +161,9 @@ def _plain_samples(trained: TrainedTracts, counts: list[int], call: Call, at_onc
     return np.concatenate(made)
 
 
-def _our_training(call: Call, config: TractographyConfig, training: Bundles, pairs: ExemplarPairs) -> float:
+def _our_training(
+    call: Call, config: TractographyConfig, training: Bundles, pairs: ExemplarPairs, batch_size: int, num_steps: int
+) -> float:
     frame, device = Frame.of(training, pairs, num_waves=config.network.num_waves), call.device
     torch.manual_seed(call.seed)
     step = TrainingStep(
@@ -160,8 +173,8 @@ def _our_training(call: Call, config: TractographyConfig, training: Bundles, pai
         precision=config.precision,
         device=device,
     )
-    batches = StreamlineBatches(training, pairs, frame, config.fit.batch_size, seed=call.seed)
-    return _measure_rate(lambda number: step(batches(number), 1e-4), config.fit.batch_size, device)
+    batches = StreamlineBatches(training, pairs, frame, batch_size, seed=call.seed)
+    return _measure_rate(lambda number: step(batches(number), 1e-4), batch_size, device, num_steps)
 
 
 class _PlainPairs(torch.utils.data.Dataset[Any]):
@@ -190,7 +203,9 @@ class _PlainPairs(torch.utils.data.Dataset[Any]):
         return signal * clean + sigma * noise, signal * noise - sigma * clean, context, time, number
 
 
-def _plain_training(call: Call, config: TractographyConfig, items: _PlainPairs, batch_size: int) -> float:
+def _plain_training(
+    call: Call, config: TractographyConfig, items: _PlainPairs, batch_size: int, num_steps: int
+) -> float:
     """A loop as scripts have it: a DataLoader of single streamlines, float32, AdamW, the loss read in each step."""
     torch.manual_seed(call.seed)
     device = call.device
@@ -206,11 +221,11 @@ def _plain_training(call: Call, config: TractographyConfig, items: _PlainPairs, 
         optimizer.step()
         loss.item()
 
-    num_steps = min(_STEPS, len(items) // batch_size - _WARM_UP_STEPS)
+    num_steps = min(num_steps, len(items) // batch_size - _WARM_UP_STEPS)
     return _measure_rate(one, batch_size, device, num_steps)
 
 
-def _measure_rate(one: Callable[[int], Any], batch_size: int, device: torch.device, num_steps: int = _STEPS) -> float:
+def _measure_rate(one: Callable[[int], Any], batch_size: int, device: torch.device, num_steps: int) -> float:
     """Streamlines a second."""
     seconds = []
     for number in range(_WARM_UP_STEPS + max(1, num_steps)):

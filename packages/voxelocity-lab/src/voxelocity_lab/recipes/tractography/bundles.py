@@ -17,7 +17,7 @@ import numpy as np
 from voxelocity.core.rng import generator
 from voxelocity.data.cache import entry_key, source_identity
 from voxelocity_lab.recipes.division import content_of
-from voxelocity_lab.recipes.tractography.files import TRACT_ENDINGS, Tracts, read_tracts, tract_files
+from voxelocity_lab.recipes.tractography.files import READ_ENDINGS, Tracts, read_tracts, tract_files
 from voxelocity_lab.recipes.tractography.shapes import Numbers, Points, resample, with_one_direction
 from voxelocity_observe.core.errors import ConfigError, InputError
 from voxelocity_observe.core.host import default_cache_folder
@@ -93,7 +93,8 @@ def open_bundles(data: Path, *, num_points: int, image: Path | None = None) -> B
     A folder that holds only folders has one subject in each.
 
     Args:
-        data: a .trk, .tck, .trx or .npz file, a folder with such files, or a folder of such folders.
+        data: a file of streamlines (`files.READ_ENDINGS`) or an .npz array, a folder of them, or a folder of such
+            folders.
         num_points: of each streamline.
         image: whose space they must lie in.
 
@@ -120,8 +121,8 @@ def open_bundles(data: Path, *, num_points: int, image: Path | None = None) -> B
 def _files_by_subject(data: Path) -> dict[str, list[Path]]:
     if data.is_dir():
         folders = [path for path in sorted(data.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-        endings = (*TRACT_ENDINGS, ".npz")
-        if folders and not any(path.is_file() and path.suffix.lower() in endings for path in data.iterdir()):
+        endings = (*READ_ENDINGS, ".npz")
+        if folders and not any(path.is_file() and path.name.lower().endswith(endings) for path in data.iterdir()):
             return {path.name: tract_files(path) for path in folders}
     return {data.stem: tract_files(data)}
 

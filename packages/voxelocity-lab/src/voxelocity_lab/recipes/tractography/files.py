@@ -1,36 +1,33 @@
-"""Streamline files in RAS millimeters: TRK and TCK by nibabel, TRX, and arrays of NumPy."""
+"""Streamline files in RAS millimeters: TRK and TCK by nibabel, TRX, arrays of NumPy, and those that `foreign` reads."""
 
 from __future__ import annotations
 
-import itertools
+import io
 import json
-import re
 import shlex
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 import nibabel as nib
 import numpy as np
-from nibabel.affines import apply_affine, voxel_sizes
-from nibabel.streamlines.tractogram import LazyTractogram
+from nibabel.affines import apply_affine
 
-from voxelocity.data.decode import read_header
+from voxelocity.data.decode import read_all_unpacked, read_header
+from voxelocity_lab.recipes.tractography.foreign import ForeignTracts, read_tiny_tracks, read_vtk
 from voxelocity_lab.recipes.tractography.shapes import Numbers, Points
 from voxelocity_observe.core.errors import InputError, ScanError
-from voxelocity_observe.core.whole_file import whole_file
 
-TRACT_ENDINGS = (".trk", ".tck", ".trx")
+READ_ENDINGS = (".trk", ".tck", ".trx", ".trk.gz", ".tck.gz", ".vtk", ".tt.gz")
+"""Of files that are read, besides arrays of NumPy."""
 # Of int16 points, as the array of HCP1065 has them.
 _QUANTA_PER_MM = 32.0
 _MOST_OUTSIDE = 0.01
-_MARGIN_MM = 10.0
 # Characters of what a library says that errors show.
 _LONGEST_REASON = 300
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +39,7 @@ class Tracts:
         offsets: (n + 1), where each begins; each has at least two points.
         bundle: (n), index of each streamline's name.
         names: of the bundles.
-        left_out: why streamlines of the files are not among them, for a warning; "" if all are.
+        left_out: for a warning, why streamlines of the files are not among them, or where their space was assumed.
     """
 
     points: Points
@@ -68,20 +65,20 @@ def tract_files(data: Path) -> list[Path]:
     arrays = sorted(data.glob("*.npz"))
     if len(arrays) > 1:
         raise InputError(f"tractography: {data} holds {len(arrays)} .npz files; name the one to use")
-    found = arrays or sorted(path for path in data.iterdir() if path.suffix.lower() in TRACT_ENDINGS)
+    found = arrays or sorted(path for path in data.iterdir() if path.name.lower().endswith(READ_ENDINGS))
     if not found:
         others = [cure for path in sorted(data.iterdir()) if (cure := _conversion_of(path))]
         cure = f"it holds {len(others)} in other forms; {others[0]}" if others else "name a folder that does"
-        raise InputError(f"tractography: {data} holds no .trk, .tck or .trx file and no .npz array; {cure}")
+        raise InputError(f"tractography: {data} holds no {_in_words()} file and no .npz array; {cure}")
     return found
 
 
 def _conversion_of(path: Path) -> str:
     """How to make a file of streamlines that is packed, or of another format, one that is read; "" for other files."""
     name = path.name.lower()
-    if name.endswith(tuple(f"{ending}.gz" for ending in TRACT_ENDINGS)):
+    if name.endswith(".trx.gz"):
         return f"unpack it: gunzip -k {shlex.quote(str(path))}"
-    if name.endswith((".vtk", ".vtp", ".fib", ".tt", ".tt.gz")):
+    if name.endswith((".vtp", ".fib", ".fz", ".dpy")):
         return f"convert {path.name} to .tck or .trx, for example with MRtrix (tckconvert), DSI Studio, or DIPY"
     return ""
 
@@ -106,6 +103,8 @@ def read_tracts(files: Sequence[Path], *, image: Path | None = None) -> Tracts:
     bundle: list[Numbers] = []
     notes: list[str] = []
     for path, part in zip(files, parts, strict=True):
+        if part.left_out:
+            notes.append(part.left_out)
         keep = _usable(part)
         if not keep.any():
             raise ScanError(f"tractography: {path} holds no streamline of two or more finite points; leave it out")
@@ -139,11 +138,11 @@ def _usable(tracts: Tracts) -> Numbers:
 
 
 def _read(path: Path) -> Tracts:
-    readers = {".npz": _read_array, ".trx": _read_trx, ".trk": _read_by_nibabel, ".tck": _read_by_nibabel}
-    reader = readers.get(path.suffix.lower())
+    name = path.name.lower()
+    reader = next((reader for ending, reader in _READERS.items() if name.endswith(ending)), None)
     if reader is None:
         cure = _conversion_of(path) or "convert it to one of these"
-        raise InputError(f"tractography: {path} is not a .trk, .tck, .trx or .npz file; {cure}")
+        raise InputError(f"tractography: {path} is not a {_in_words()} or .npz file; {cure}")
     try:
         return reader(path)
     except (InputError, FileNotFoundError, PermissionError):
@@ -160,14 +159,15 @@ def _read(path: Path) -> Tracts:
 def _read_by_nibabel(path: Path) -> Tracts:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = nib.streamlines.load(path)
+        is_packed = path.suffix.lower() == ".gz"
+        found = nib.streamlines.load(io.BytesIO(read_all_unpacked(path)) if is_packed else path)
     if any("vox_to_ras" in str(warning.message) for warning in caught):
         raise ScanError(
             f"tractography: {path} has no voxel-to-RAS matrix in its header, so nobody knows where its streamlines "
             "lie; save it again with the affine of its image"
         )
     streamlines = found.streamlines
-    return _of_lengths(streamlines.get_data(), [len(streamline) for streamline in streamlines], path.stem)
+    return _of_lengths(streamlines.get_data(), [len(streamline) for streamline in streamlines], _stem(path))
 
 
 def _read_array(path: Path) -> Tracts:
@@ -248,7 +248,41 @@ def _read_trx(path: Path) -> Tracts:
     )
 
 
-def _of_lengths(points: Any, lengths: Sequence[int], name: str) -> Tracts:
+def _read_vtk(path: Path) -> Tracts:
+    return _of_foreign(path, read_vtk(path))
+
+
+def _read_tiny_tracks(path: Path) -> Tracts:
+    return _of_foreign(path, read_tiny_tracks(path))
+
+
+def _of_foreign(path: Path, found: ForeignTracts) -> Tracts:
+    tracts = _of_lengths(found.points, found.lengths, _stem(path))
+    used, numbers = np.unique(found.bundle, return_inverse=True)
+    if len(used):
+        names = tuple(found.names[number] for number in used)
+        tracts = replace(tracts, bundle=numbers.reshape(-1), names=names)
+    return replace(tracts, left_out=found.note)
+
+
+def _stem(path: Path) -> str:
+    """The name of a file without its ending."""
+    endings = [ending for ending in READ_ENDINGS if path.name.lower().endswith(ending)]
+    ending = max(endings, key=len, default=path.suffix)
+    return path.name[: len(path.name) - len(ending)]
+
+
+_READERS = {
+    ".npz": _read_array, ".trx": _read_trx, ".trk": _read_by_nibabel, ".tck": _read_by_nibabel,
+    ".trk.gz": _read_by_nibabel, ".tck.gz": _read_by_nibabel, ".vtk": _read_vtk, ".tt.gz": _read_tiny_tracks,
+}  # fmt: skip
+
+
+def _in_words() -> str:
+    return f"{', '.join(READ_ENDINGS[:-1])} or {READ_ENDINGS[-1]}"
+
+
+def _of_lengths(points: Any, lengths: Sequence[int] | Numbers, name: str) -> Tracts:
     offsets = np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))])
     return Tracts(
         points=np.asarray(points, np.float32).reshape(-1, 3),
@@ -275,113 +309,3 @@ def _check_space(path: Path, tracts: Tracts, image: Path) -> None:
 
 def _triple(values: Any) -> str:
     return f"({', '.join(f'{value:.0f}' for value in values)})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Space:
-    """The grid of voxels that headers of tract files name.
-
-    Attributes:
-        affine: 4 rows of 4, from a voxel index to RAS mm.
-        shape: voxels along each axis.
-    """
-
-    affine: tuple[tuple[float, ...], ...]
-    shape: tuple[int, int, int]
-
-    @classmethod
-    def of_image(cls, image: Path) -> Space:
-        """That of an image."""
-        grid = read_header(image).grid
-        return cls(affine=grid.affine, shape=grid.shape)
-
-    @classmethod
-    def enclosing(cls, points: Points) -> Space:
-        """Voxels of 1 mm, with some room around points (m, 3)."""
-        low = np.floor(points.min(axis=0)) - _MARGIN_MM
-        x, y, z = (int(size) for size in np.ceil(points.max(axis=0)) + _MARGIN_MM - low)
-        affine = np.eye(4)
-        affine[:3, 3] = low
-        return cls(affine=tuple(map(tuple, affine.tolist())), shape=(x, y, z))
-
-
-def write_tracts(path: Path, made: Iterable[tuple[Points, str]], *, space: Space) -> int:
-    """Writes streamlines while they are made; the file is there once all are, and unchanged after an error.
-
-    Args:
-        path: of a .trk, .tck or .trx file. TRX alone keeps the bundles, as groups.
-        made: streamlines (n, p, 3) in RAS mm, and the name of their bundle.
-        space: that TRK and TRX headers name.
-
-    Returns:
-        How many streamlines there are.
-
-    Raises:
-        InputError: the ending is another one.
-        OSError: the file cannot be written.
-    """
-    ending = path.suffix.lower()
-    if ending not in TRACT_ENDINGS:
-        raise InputError(f"tractography: {path} is not a .trk, .tck or .trx file; choose one of these endings")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:
-        if ending == ".trx":
-            return _write_trx(file, made, space)
-        count = 0
-
-        def lines() -> Iterator[Points]:
-            nonlocal count
-            for streamlines, _ in made:
-                count += len(streamlines)
-                yield from streamlines
-
-        # Made from a function of whole items, it would take the first one twice.
-        tractogram = LazyTractogram(lines, affine_to_rasmm=np.eye(4))
-        if ending == ".trk":
-            nib.streamlines.TrkFile(tractogram, header=_trk_header(space)).save(file)
-        else:
-            nib.streamlines.TckFile(tractogram).save(file)
-        return count
-
-
-def _trk_header(space: Space) -> dict[str, Any]:
-    affine = np.array(space.affine, np.float32)
-    return {
-        "voxel_to_rasmm": affine,
-        "dimensions": np.array(space.shape, np.int16),
-        "voxel_sizes": np.array(voxel_sizes(affine), np.float32),
-        "voxel_order": "".join(nib.aff2axcodes(affine)).encode(),
-    }
-
-
-def _write_trx(file: BinaryIO, made: Iterable[tuple[Points, str]], space: Space) -> int:
-    """A TRX file, member by member, while streamlines are made.
-
-    Source: the specification, version 1.0, https://tee-ar-ex.github.io/trx-python/trx_specifications.html.
-    """
-    offsets, groups = [0], dict[str, list[int]]()
-    with zipfile.ZipFile(file, "w") as archive:
-        with archive.open("positions.3.float32", "w", force_zip64=True) as positions:
-            for streamlines, name in made:
-                positions.write(np.ascontiguousarray(streamlines, "<f4").tobytes())
-                first, begin, num_points = len(offsets) - 1, offsets[-1], streamlines.shape[1]
-                groups.setdefault(name, []).extend(range(first, first + len(streamlines)))
-                offsets += [begin + num_points * (1 + number) for number in range(len(streamlines))]
-        archive.writestr("offsets.uint64", np.array(offsets, "<u8").tobytes())
-        members = set[str]()
-        for name, indices in groups.items():
-            member = plain = _NOT_IN_NAMES.sub("_", name)
-            # Of bundles whose names differ in other characters alone, the later ones get a number.
-            numbers = itertools.count(2)
-            while member in members:
-                member = f"{plain}_{next(numbers)}"
-            members.add(member)
-            archive.writestr(f"groups/{member}.uint32", np.array(indices, "<u4").tobytes())
-        header = {
-            "DIMENSIONS": space.shape,
-            "VOXEL_TO_RASMM": space.affine,
-            "NB_VERTICES": offsets[-1],
-            "NB_STREAMLINES": len(offsets) - 1,
-        }
-        archive.writestr("header.json", json.dumps(header))
-    return len(offsets) - 1

@@ -14,10 +14,10 @@ from voxelocity.core.rng import generator
 from voxelocity.data.feed import ThreadBuffer
 from voxelocity.step.precision import autocast, compiled
 from voxelocity_lab.recipes.tractography.diffusion import clean_of, sample_streamlines, signal_and_noise
-from voxelocity_lab.recipes.tractography.files import write_tracts
 from voxelocity_lab.recipes.tractography.model import Denoiser, pack
 from voxelocity_lab.recipes.tractography.shapes import Numbers, Points, as_ragged, resample
 from voxelocity_lab.recipes.tractography.train import TrainedTracts
+from voxelocity_lab.recipes.tractography.write import write_tracts
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.device import is_out_of_memory
 from voxelocity_observe.core.errors import DeviceMemoryError

@@ -23,10 +23,10 @@ from voxelocity_lab.recipes.run import open_run
 from voxelocity_lab.recipes.tractography.bundles import Bundles, TractDivision, open_bundles, split
 from voxelocity_lab.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, target_of
 from voxelocity_lab.recipes.tractography.exemplars import ExemplarPairs, Exemplars, Frame
-from voxelocity_lab.recipes.tractography.files import Space
 from voxelocity_lab.recipes.tractography.model import Denoiser, WaveDecoder, pack
 from voxelocity_lab.recipes.tractography.settings import TractographyConfig
 from voxelocity_lab.recipes.tractography.volume import ImageSampler, read_distance, read_volume
+from voxelocity_lab.recipes.tractography.write import Space
 from voxelocity_lab.recipes.trained import read_trained, write_trained
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.host import cpu_budget

@@ -38,6 +38,11 @@ class PredictRequest(UserRequest):
 
     "auto" is that of the scans, if all have one of these formats, else nii.gz.
     """
+    volume: Annotated[int | None, Option(least=1)] = None
+    """Of scans that hold several volumes, such as time points, the one to predict, counted from 1.
+
+    Else each volume is a channel.
+    """
     device: Annotated[Any, Option(read=_read_device)] = "auto"
     """cpu, cuda, all or auto. all: every GPU that is visible; they share the scans.
 
@@ -100,6 +105,8 @@ class PredictRequest(UserRequest):
         self.check_one_of("masks are named by their classes", "one_file_per_class", "label_files")
         self.check_choice("format", ("auto", *OUTPUTS))
         self.check_number("num_threads", "give a whole number from 0", is_whole=True)
+        if self.volume is not None:
+            self.check_number("volume", "give a whole number from 1", least=1, is_whole=True)
 
 
 class PredictOptions(TypedDict, total=False):
@@ -108,6 +115,7 @@ class PredictOptions(TypedDict, total=False):
     device: Any
     num_threads: int
     format: str
+    volume: int | None
     overwrite: bool
     resume: bool
     factory: str

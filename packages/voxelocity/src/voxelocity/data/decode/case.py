@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,8 +11,9 @@ import numpy as np
 from voxelocity.core.cases import LabelValues
 from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Volume, VolumeRef
+from voxelocity.data.decode.canvas import values_by_name
 from voxelocity.data.decode.dicom.series import SeriesHeader
-from voxelocity.data.decode.formats import read_header, read_scan, read_scan_with_header
+from voxelocity.data.decode.formats import read_header, read_scan_with_header
 from voxelocity.data.decode.grids import check_same_places, turned_onto
 from voxelocity.data.decode.header import ScanHeader
 from voxelocity.data.decode.labels import class_indices, read_labels
@@ -49,10 +50,40 @@ def read_case(ref: VolumeRef, *, label_values: LabelValues) -> Volume:
     return Volume(case_id=ref.case_id, image=image, label=label, grid=grid)
 
 
+def num_channels_of(ref: VolumeRef, headers: Sequence[ScanHeader]) -> int:
+    """How many channels a case has: those of all its files, or one of each if it takes one volume.
+
+    Args:
+        ref: the case.
+        headers: of its images, in their order.
+
+    Raises:
+        ScanError: a file has no volume of the number that the case takes.
+    """
+    if ref.volume is None:
+        return sum(header.num_channels for header in headers)
+    for header in headers:
+        if not 1 <= ref.volume <= header.num_channels:
+            volumes = header.channel_words or f"{header.num_channels} volumes"
+            raise ScanError(
+                f"decode: case '{ref.case_id}': {header.path} has no volume {ref.volume}, but {volumes}; choose one "
+                f"from 1 to {header.num_channels}"
+            )
+    return len(headers)
+
+
+def _chosen(ref: VolumeRef, image: Array, header: ScanHeader) -> Array:
+    """The channels (c, x, y, z) of an image that the case takes."""
+    num_channels_of(ref, [header])
+    # A copy, so that the other volumes do not stay in memory.
+    return image if ref.volume is None else image[ref.volume - 1 : ref.volume].copy(order="K")
+
+
 def _stack(ref: VolumeRef, note: Note) -> tuple[Array, ScanHeader]:
     """The channels, and the header of the first file."""
     first = ref.images[0]
     image, own = _read(ref, first, read_scan_with_header)
+    image = _chosen(ref, image, own)
     grid = own.grid
     _check_finite(ref, first, image)
     if len(ref.images) == 1:
@@ -61,7 +92,7 @@ def _stack(ref: VolumeRef, note: Note) -> tuple[Array, ScanHeader]:
     where = f"decode: case '{ref.case_id}': channels"
     for path, header in zip(ref.images, headers, strict=True):
         check_same_places((first, grid), (path, header.grid), where=where)
-    num_channels = sum(header.num_channels for header in headers)
+    num_channels = num_channels_of(ref, headers)
     dtype = np.result_type(*(header.read_dtype for header in headers))
     x, y, z = grid.shape
     # In the memory order of the files, so that each channel is one straight copy.
@@ -71,7 +102,8 @@ def _stack(ref: VolumeRef, note: Note) -> tuple[Array, ScanHeader]:
     # One file at a time, so that memory holds each voxel once, and only those of one file twice.
     del image
     for path in ref.images[1:]:
-        part, part_grid = _read(ref, path, read_scan)
+        part, header = _read(ref, path, read_scan_with_header)
+        part, part_grid = _chosen(ref, part, header), header.grid
         _check_finite(ref, path, part)
         part = turned_onto(part, (first, grid), (path, part_grid), where=where, note=note)
         stacked[num_filled : num_filled + len(part)] = part
@@ -87,8 +119,8 @@ def _read_label(ref: VolumeRef, header: ScanHeader, label_values: LabelValues, n
     path = _read(ref, ref.label, stage)
     if _read(ref, path, label_names_in) is not None:
         uid = header.slices[0].series_uid if isinstance(header, SeriesHeader) else ""
-        place = (ref.images[0], grid)
-        values = _read(ref, path, lambda file: read_named(file, place, dict(ref.structures), series_uid=uid, note=note))
+        place, classes = (ref.images[0], grid), values_by_name(ref.structures)
+        values = _read(ref, path, lambda file: read_named(file, place, classes, series_uid=uid, note=note))
         return np.asfortranarray(class_indices(values, label_values, where=f"{case} {path}"))
     label, label_grid = _read(ref, path, lambda file: read_labels(file, where=f"decode: {file}", note=note))
     label = turned_onto(label, (ref.images[0], grid), (path, label_grid), where=f"{case} image and label", note=note)

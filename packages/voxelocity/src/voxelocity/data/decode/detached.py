@@ -74,13 +74,26 @@ def _inside(path: Path, name: str) -> Path:
             f"decode: {path}: its header names {shortened(name)} as the file of its voxels, which cannot be looked up "
             f"({getattr(error, 'strerror', error)}); export the scan again"
         ) from None
-    real = os.path.realpath(file)
+    check_link(path, Path(file))
+    return path.parent / name
+
+
+def check_link(path: Path, voxels: Path) -> None:
+    """Refuses a file of voxels that is a link to a file of the system.
+
+    Args:
+        path: of the header.
+        voxels: the file.
+
+    Raises:
+        ScanError: it is one.
+    """
+    real = os.path.realpath(voxels)
     if real.startswith(_OF_THE_SYSTEM):
         raise ScanError(
             f"decode: {path}: its voxels are a link to {real}, which is a file of the system, not of a scan; replace "
             "the link"
         )
-    return path.parent / name
 
 
 def _names(start: bytes, *, is_nrrd: bool) -> tuple[set[str], bool]:

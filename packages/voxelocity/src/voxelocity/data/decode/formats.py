@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
-from voxelocity.core.scan_formats import DICOM, MGZ, MHA, NIFTI, NRRD, ScanFormat, format_named
+from voxelocity.core.scan_formats import ANALYZE, DICOM, MGZ, MHA, MINC, NIFTI, NRRD, ScanFormat, format_named
 from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.codec import Codec
@@ -18,11 +19,13 @@ from voxelocity.data.decode.dicom.series import read_series_header, read_series_
 from voxelocity.data.decode.header import ScanHeader
 from voxelocity.data.decode.itk import encode_nrrd, read_itk_header, read_itk_voxels
 from voxelocity.data.decode.mgh import encode_mgh, read_mgh_header, read_mgh_voxels
-from voxelocity.data.decode.nifti import encode_nifti, read_nifti_header, read_nifti_voxels
+from voxelocity.data.decode.minc import read_minc_header, read_minc_voxels
+from voxelocity.data.decode.nifti import encode_nifti, nifti_files, read_nifti_header, read_nifti_voxels
 from voxelocity_observe.core.errors import ScanError
 
 CODECS = (
     Codec(format=NIFTI, read_header=read_nifti_header, read_voxels=read_nifti_voxels, encode=encode_nifti),
+    Codec(format=ANALYZE, read_header=read_nifti_header, read_voxels=read_nifti_voxels, source_files=nifti_files),
     Codec(
         format=NRRD,
         read_header=read_itk_header,
@@ -32,6 +35,7 @@ CODECS = (
     ),
     Codec(format=MHA, read_header=read_itk_header, read_voxels=read_itk_voxels, source_files=voxel_files),
     Codec(format=MGZ, read_header=read_mgh_header, read_voxels=read_mgh_voxels, encode=encode_mgh),
+    Codec(format=MINC, read_header=read_minc_header, read_voxels=read_minc_voxels),
     Codec(format=DICOM, read_header=read_series_header, read_voxels=read_series_voxels, source_files=series_files),
 )
 """One entry a format; DICOM SEG, which needs the slices of its scan and names of classes, is `dicom.write`'s."""
@@ -51,7 +55,7 @@ def read_header(path: Path) -> ScanHeader:
             are not the slices of one volume; or the library for the format is not installed.
     """
     named = format_named(path)
-    if named is not None and named.begins_with_header:
+    if named is not None and os.fspath(path).lower().endswith(named.begins_with_header):
         with contextlib.suppress(ScanError):
             return _BY_FORMAT[named].read_header(Path(stage(path, is_whole=False)))
         # Only of whole files is it known that they came as they were sent.

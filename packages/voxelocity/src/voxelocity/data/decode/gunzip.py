@@ -1,4 +1,4 @@
-"""The bytes of a file, unpacked if they are gzipped, and verified. Knows nothing about what the bytes mean.
+"""The bytes of a file, unpacked if gzip or bzip2 packed them, and verified. Knows nothing about what the bytes mean.
 
 ISA-L (`isal`) unpacks, without holding the GIL, straight into one NumPy array, whose memory the kernel gives in huge
 pages. 67 MB of CT-like voxels take 98 to 115 ms of one core; as a bytes object, in small pages that are faulted in one
@@ -7,12 +7,13 @@ by one, 122 to 144 ms (docs/log).
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,19 +26,26 @@ from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.host import available_memory_bytes
 from voxelocity_observe.core.plain import excerpt
 
-_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_MAGIC, _BZIP2_MAGIC = b"\x1f\x8b", b"BZh"
 _GZIP_WINDOW_BITS = 31
 # isal's stubs give its error as an instance, not as a class.
 _IsalError: type[Exception] = igzip_lib.IsalError  # type: ignore[assignment]
+_STREAMS: dict[bytes, tuple[Callable[[], Any], str]] = {
+    _GZIP_MAGIC: (lambda: isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS), "gzip"),
+    _BZIP2_MAGIC: (bz2.BZ2Decompressor, "bzip2"),
+    b"": (lambda: isal_zlib.decompressobj(wbits=zlib.MAX_WBITS), "zlib"),
+}
 _DRAIN_BYTES = 1 << 20
 # Of a packed file: more than enough to hold a header, even after a gzip header with a long name.
 _START_BYTES = 1 << 16
+# Nothing of a file of bzip2 can be unpacked before its first block is whole.
+_BZIP2_BLOCK_BYTES = 1 << 20
 # Bytes of a packed file per read. Each read acquires the GIL, so a few large ones are better than many.
 _READ_BYTES = 1 << 22
 # ISA-L counts its output space in 32 bits.
 _MAX_FILL_BYTES = 1 << 30
-# Most bytes that deflate can make of one byte.
-_LARGEST_RATIO = 1032
+# Most bytes that deflate and bzip2 can make of one byte, and a plain file holds.
+_LARGEST_RATIOS = {_GZIP_MAGIC: 1032, _BZIP2_MAGIC: 1 << 21, b"": 1}
 # Beyond the bytes that the header announces, this much, or the same amount again, is still unpacked for its checksum.
 _MOST_BEHIND_BYTES = 64 << 20
 _PADDING_BYTES = 1 << 12
@@ -52,7 +60,7 @@ def read_start(path: Path, num_bytes: int) -> bytes:
     """The first `num_bytes` unpacked bytes of a file, or all of them where it has fewer. Reads little of the file.
 
     Raises:
-        ScanError: the file is missing, cannot be opened, is not a regular file, or is not a valid gzip stream.
+        ScanError: the file is missing, cannot be opened, is not a regular file, or its packed stream is not valid.
     """
     try:
         # Before opening it: opening a pipe waits for its other end.
@@ -62,9 +70,10 @@ def read_start(path: Path, num_bytes: int) -> bytes:
             raise ScanError(f"decode: {path} is a {kind}, not a file; name the file of a scan")
         with path.open("rb") as file:
             data = file.read(num_bytes + _START_BYTES)
+            data += file.read(_BZIP2_BLOCK_BYTES) if data.startswith(_BZIP2_MAGIC) else b""
     except OSError as error:
         raise unreadable(path, error) from None
-    if not data.startswith(_GZIP_MAGIC):
+    if _packing_of(data) == b"":
         return data[:num_bytes]
     start = b""
     try:
@@ -80,16 +89,17 @@ def read_start(path: Path, num_bytes: int) -> bytes:
     return start[:num_bytes]
 
 
-def read_unpacked(path: Path, *, num_expected: int, warns_of_rest: bool = True) -> Bytes:
+def read_unpacked(path: Path, *, num_expected: int, warns_of_rest: bool = True, is_plain: bool = False) -> Bytes:
     """The first `num_expected` unpacked bytes of a file, read-only; checksums are verified. Releases the GIL.
 
     A packed file is read in pieces: memory holds the unpacked bytes and one piece. A file that is damaged, or has other
     data after its gzip members, is read a second time, to report the damage or to skip that data.
 
     Args:
-        path: a gzipped file (also of several members) or a plain one, distinguished by content.
+        path: a file of gzip or bzip2 (also of several members) or a plain one, distinguished by content.
         num_expected: bytes needed; what follows them is left out, but verified in a packed file.
         warns_of_rest: whether nothing should follow, so that a warning says so if something does.
+        is_plain: whether the file is known not to be packed, whatever it begins with.
 
     Raises:
         ScanError: the file is missing, ends too early (bytes expected and found are named), is much longer than
@@ -97,15 +107,15 @@ def read_unpacked(path: Path, *, num_expected: int, warns_of_rest: bool = True) 
     """
     try:
         with path.open("rb", buffering=0) as file:
-            is_packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+            packing = b"" if is_plain else _packing_of(file.read(len(_BZIP2_MAGIC)))
             num_bytes = file.seek(0, os.SEEK_END)
             file.seek(0)
-            num_possible = min(num_expected, num_bytes * (_LARGEST_RATIO if is_packed else 1))
+            num_possible = min(num_expected, num_bytes * _LARGEST_RATIOS[packing])
             check_memory(path, num_possible)
-            if is_packed:
+            if packing:
                 # A header may claim any size, so the file itself must show whether it is possible.
-                can_be_true = num_possible == num_expected
-                unpacked = _unpack_in_one_go(path, file, num_expected, warns_of_rest) if can_be_true else None
+                is_quick = packing == _GZIP_MAGIC and num_possible == num_expected
+                unpacked = _unpack_in_one_go(path, file, num_expected, warns_of_rest) if is_quick else None
             else:
                 unpacked = np.empty(num_possible, dtype=np.uint8)
                 unpacked = unpacked[: _fill(unpacked, file)]
@@ -126,11 +136,12 @@ def read_unpacked(path: Path, *, num_expected: int, warns_of_rest: bool = True) 
 
 
 def read_packed_voxels(path: Path, *, start: int, num_expected: int) -> Bytes:
-    """Exactly `num_expected` unpacked bytes of the gzip or zlib stream in a file; checksums are verified.
+    """Exactly `num_expected` unpacked bytes of the gzip, bzip2 or zlib stream in a file; checksums are verified.
 
     Args:
         path: of the file.
-        start: of the stream in it. Of gzip there may be several members; what follows a zlib stream is left out.
+        start: of the stream in it. Of gzip and bzip2 there may be several members; what follows a zlib stream is left
+            out.
         num_expected: bytes that it must hold.
 
     Raises:
@@ -141,8 +152,10 @@ def read_packed_voxels(path: Path, *, start: int, num_expected: int) -> Bytes:
         with path.open("rb", buffering=0) as file:
             num_packed = max(0, file.seek(0, os.SEEK_END) - start)
             file.seek(start)
+            ratio = _LARGEST_RATIOS[_packing_of(file.read(len(_BZIP2_MAGIC))) or _GZIP_MAGIC]
+            file.seek(start)
             # A header may claim any size, so the file itself must show whether it is possible.
-            num_possible = min(num_expected, num_packed * _LARGEST_RATIO)
+            num_possible = min(num_expected, num_packed * ratio)
             check_memory(path, num_possible)
             unpacked, num_found = np.empty(num_possible, dtype=np.uint8), 0
             for part in _unpacked_pieces(path, file):
@@ -168,39 +181,79 @@ def read_packed_voxels(path: Path, *, start: int, num_expected: int) -> Bytes:
     return unpacked
 
 
+def read_all_unpacked(path: Path) -> bytes:
+    """All bytes of a file, unpacked if gzip or bzip2 packed it; for formats that do not say how much they hold.
+
+    Raises:
+        ScanError: the file cannot be read, is damaged or truncated, or does not fit into memory twice.
+    """
+    parts: list[bytes] = []
+    num_found = 0
+    try:
+        with path.open("rb", buffering=0) as file:
+            if not _packing_of(file.read(len(_BZIP2_MAGIC))):
+                file.seek(0)
+                return file.read()
+            file.seek(0)
+            for part in _unpacked_pieces(path, file):
+                parts.append(part)
+                num_found += len(part)
+                check_memory(path, 2 * num_found)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except EOFError:
+        raise ScanError(
+            f"decode: {path}: the file is truncated: its packed content ends after {num_found:,} bytes, without its "
+            "checksum; copy or download it again"
+        ) from None
+    return b"".join(parts)
+
+
 def _unpacked_pieces(path: Path, file: BinaryIO, most_bytes: int = _READ_BYTES) -> Iterator[bytes]:
-    """The content of a gzip or zlib stream in pieces of at most this size; checksums are verified where a member ends.
+    """The content of a gzip, bzip2 or zlib stream in pieces of at most this size; verified where a member ends.
 
     Raises:
         EOFError: the file ends before the stream does.
         ScanError: the stream is damaged.
     """
     piece = file.read(_READ_BYTES)
-    is_gzip = piece.startswith(_GZIP_MAGIC)
-    wbits = _GZIP_WINDOW_BITS if is_gzip else zlib.MAX_WBITS
-    stream = isal_zlib.decompressobj(wbits=wbits)
+    magic = _packing_of(piece)
+    new_stream, name = _STREAMS[magic]
+    stream = new_stream()
     while True:
         try:
             part = stream.decompress(piece, most_bytes)
-        except _IsalError as error:
-            raise ScanError(_damaged(path, error, "gzip" if is_gzip else "zlib")) from None
+        except (_IsalError, OSError) as error:
+            raise ScanError(_damaged(path, error, name)) from None
         yield part
         if not stream.eof:
-            piece = stream.unconsumed_tail or file.read(_READ_BYTES)
+            piece = _next_piece(stream, file)
             if not piece and not part:
                 raise EOFError
             continue
-        if not is_gzip:
+        if not magic:
             return
         # As gzip does: zeros after a member are padding.
         piece = stream.unused_data.lstrip(b"\0")
         while not piece and (more := file.read(_READ_BYTES)):
             piece = more.lstrip(b"\0")
-        # A read may end within the two bytes that begin a member.
-        piece += file.read(_READ_BYTES) if len(piece) == 1 else b""
-        if not piece.startswith(_GZIP_MAGIC):
+        # A read may end within the bytes that begin a member.
+        piece += file.read(_READ_BYTES) if len(piece) < len(magic) else b""
+        if not piece.startswith(magic):
             return
-        stream = isal_zlib.decompressobj(wbits=wbits)
+        stream = new_stream()
+
+
+def _next_piece(stream: Any, file: BinaryIO) -> bytes:
+    """What a stream takes next; nothing if it holds more than it has given, as those of bzip2 keep what they took."""
+    if isinstance(stream, bz2.BZ2Decompressor):
+        return file.read(_READ_BYTES) if stream.needs_input else b""
+    return stream.unconsumed_tail or file.read(_READ_BYTES)
+
+
+def _packing_of(start: bytes) -> bytes:
+    """The bytes that files packed like this one begin with; none of a plain file, or of a zlib stream."""
+    return next((magic for magic in (_GZIP_MAGIC, _BZIP2_MAGIC) if start.startswith(magic)), b"")
 
 
 def warn_of_rest(path: Path, *, start: int, num_expected: int) -> None:

@@ -65,6 +65,7 @@ class ScanHeader:
         inter: and this is added; 0 where the file asks for no scaling.
         num_bytes: size of the file, or of all files of a series.
         placement: what a file on the same grid repeats.
+        channel_words: how many channels there are and how they differ, where the format says so.
     """
 
     path: Path
@@ -75,6 +76,7 @@ class ScanHeader:
     inter: float
     num_bytes: int
     placement: Placement
+    channel_words: str = ""
 
     @property
     def is_placed_twice(self) -> bool:

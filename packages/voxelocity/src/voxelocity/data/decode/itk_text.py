@@ -27,7 +27,7 @@ from voxelocity_observe.core.plain import shortened
 
 _MOST_HEADER_BYTES = 1 << 20
 _LAST_OF_MHA = "elementdatafile"
-_GZIP, _UNPACKED = ("gzip", "gz"), ("raw", "text", "txt", "ascii", "hex")
+_PACKED, _UNPACKED = ("gzip", "gz", "bzip2", "bz2"), ("raw", "text", "txt", "ascii", "hex")
 _MHA_FIELD = re.compile("([^=:]+)[=:](.*)")
 # With ":=" the value is that of a name which programs choose.
 _NRRD_FIELD = re.compile("([^:#][^:]*):(?!=)(.*)")
@@ -77,10 +77,10 @@ class HeaderText:
 
     @property
     def is_packed(self) -> bool:
-        """Whether the voxels are a zlib or gzip stream."""
+        """Whether the voxels are a stream of zlib, gzip or bzip2."""
         if self.is_mha:
             return self._is_true("compresseddata") and self._is_true("binarydata", default=True)
-        return self.fields.get("encoding", "").lower() in _GZIP
+        return self.fields.get("encoding", "").lower() in _PACKED
 
     @property
     def is_placed(self) -> bool:
@@ -105,10 +105,15 @@ class HeaderText:
                 f"({shortened(self.too_long)}), and {_LONGEST_FIELD} can be read; the header is damaged: export the "
                 "file again"
             )
-        if not self.is_mha and encoding not in _GZIP + _UNPACKED:
+        if not self.is_mha and encoding not in _PACKED + _UNPACKED:
             raise ScanError(
                 f"decode: {self.path}: the voxels are encoded as {shortened(encoding)}, which is not read; save "
                 "the file with gzip"
+            )
+        if not self.is_mha and (num_skipped := self._number("byte skip", "byteskip")) < -1:
+            raise ScanError(
+                f"decode: {self.path}: byte skip is {num_skipped}; NRRD knows numbers of bytes, and -1 for voxels at "
+                "the end of the file: correct the number in the header, or export the file again"
             )
 
     def _warn_of_scaling(self) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from voxelocity.core.scan_formats import SCAN_ENDINGS, stem_of
 from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Grid
+from voxelocity.data.decode.canvas import LabelCanvas, NamedValues
 from voxelocity.data.decode.dicom.structures import needed_names
 from voxelocity.data.decode.formats import read_header, read_scan
 from voxelocity.data.decode.grids import turned_onto
@@ -61,8 +62,8 @@ def masks_in(folder: Path) -> dict[str, Path]:
     return found
 
 
-def read_masks(folder: Path, place: tuple[Path, Grid], values: Mapping[str, int], *, note: Note) -> Array:
-    """The values of the classes (x, y, z) uint16, 0 elsewhere; where masks overlap, the largest.
+def read_masks(folder: Path, place: tuple[Path, Grid], values: NamedValues, *, note: Note) -> Array:
+    """The values of the classes (x, y, z) uint16, 0 elsewhere; where masks overlap, as `LabelCanvas` has it.
 
     Names are compared without regard to capitalization. Files of other names are left out, and a class without a file
     is not in the case.
@@ -77,14 +78,34 @@ def read_masks(folder: Path, place: tuple[Path, Grid], values: Mapping[str, int]
         ScanError: no file has the name of a class, a file cannot be read, lies elsewhere, or has several values.
     """
     files = {name.casefold(): path for name, path in masks_in(folder).items()}
-    wanted = [(value, files[name.casefold()]) for name, value in values.items() if name.casefold() in files]
+    wanted = {name: files[name.casefold()] for name in values if name.casefold() in files}
     if not wanted:
         names = tuple(masks_in(folder))
         raise ScanError(f"decode: {folder}: {needed_names(names, tuple(name for name in values))}")
-    merged, overlaps = merge_masks(place, dict(wanted), note=note)
+    singles = {value: wanted[name] for name, value in values.items() if name in wanted and isinstance(value, int)}
+    if len(singles) < len(wanted):
+        return _paint_masks(folder, place, values, wanted, note)
+    merged, overlaps = merge_masks(place, singles, note=note)
     if overlaps.num_voxels:
         note("overlap", f"decode: {folder}: masks overlap: {overlaps.in_words()}")
     return merged
+
+
+def _paint_masks(
+    folder: Path, place: tuple[Path, Grid], values: NamedValues, files: Mapping[str, Path], note: Note
+) -> Array:
+    """As `read_masks`, of overlapping classes."""
+    canvas = LabelCanvas(place[1].shape, values)
+    for name, path in files.items():
+        canvas.paint(name, read_mask(path, place, note))
+    label = canvas.label()
+    if canvas.num_shared:
+        note(
+            "overlap",
+            f"decode: {folder}: masks overlap in {canvas.num_shared:,} voxels as no value of the classes says; these "
+            "get the nearest",
+        )
+    return label
 
 
 def merge_masks(place: tuple[Path, Grid], masks: Mapping[int, Path], *, note: Note) -> tuple[Array, Overlaps]:

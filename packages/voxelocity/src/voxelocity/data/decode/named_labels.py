@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from voxelocity.core.scan_formats import DICOM
 from voxelocity.core.volume import Array, Grid
+from voxelocity.data.decode.canvas import NamedValues
 from voxelocity.data.decode.dicom.structures import read_structures, read_structures_header
 from voxelocity.data.decode.formats import format_of
 from voxelocity.data.decode.mask_folder import masks_in, read_masks
@@ -30,9 +30,7 @@ def label_names_in(path: Path) -> tuple[str, ...] | None:
     return header.names
 
 
-def read_named(
-    path: Path, place: tuple[Path, Grid], values: Mapping[str, int], *, series_uid: str = "", note: Note
-) -> Array:
+def read_named(path: Path, place: tuple[Path, Grid], values: NamedValues, *, series_uid: str = "", note: Note) -> Array:
     """The values (x, y, z) uint16 of a label that has names; see `read_structures` and `read_masks`.
 
     Args:

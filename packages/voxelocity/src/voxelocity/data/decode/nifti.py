@@ -1,22 +1,26 @@
-"""NIfTI: the header, checked before any voxel is read, and the voxels. nibabel parses; the checks are ours.
+"""NIfTI, in one file or in a pair, and Analyze 7.5, which came before it: the header, checked first, and the voxels.
 
-In this room, only this module imports nibabel.
+nibabel parses; the checks are ours. In this room, only this module and `minc` import nibabel.
 """
 
 from __future__ import annotations
 
+import glob
 import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import nibabel as nib
 import numpy as np
 from nibabel.spatialimages import HeaderDataError
+from nibabel.spm2analyze import Spm2AnalyzeHeader
 
+from voxelocity.core.scan_formats import ANALYZE, stem_of
 from voxelocity.core.volume import Array, Grid, slabs
 from voxelocity.data.decode.codec import Encoding
+from voxelocity.data.decode.detached import check_link
 from voxelocity.data.decode.gunzip import read_start, read_unpacked
 from voxelocity.data.decode.header import (
     HOW_TO_CONVERT,
@@ -31,6 +35,12 @@ from voxelocity_observe.core.errors import OutputError, ScanError
 from voxelocity_observe.core.plain import excerpt
 
 _NIFTI1_BYTES, _NIFTI2_BYTES = 348, 540
+# Class, bytes, where the magic is, and the magic of one file and of a pair.
+_KINDS = (
+    (nib.Nifti1Header, _NIFTI1_BYTES, 344, (b"n+1\0",), (b"ni1\0",)),
+    (nib.Nifti2Header, _NIFTI2_BYTES, 4, (b"n+2\0\r\n\x1a\n", b"n+2\0"), (b"ni2\0\r\n\x1a\n", b"ni2\0")),
+)
+_ORDERS: tuple[tuple[str, Literal["little", "big"]], ...] = (("<", "little"), (">", "big"))
 # The four bytes after the header say whether extensions follow; voxels cannot start before their end.
 _EXTENSION_FLAG_BYTES = 4
 _MAX_AXES = 7
@@ -60,10 +70,12 @@ class NiftiHeader(ScanHeader):
 
     Attributes:
         is_big_endian: byte order of the stored values.
-        data_start: where the voxels start among the unpacked bytes.
+        voxels: the file that holds them; of a pair another one than `path`.
+        data_start: where they start among its unpacked bytes.
     """
 
     is_big_endian: bool
+    voxels: Path
     data_start: int
 
     @property
@@ -73,11 +85,11 @@ class NiftiHeader(ScanHeader):
 
 
 def read_nifti_header(path: Path) -> NiftiHeader:
-    """The checked header of a .nii or .nii.gz file. Reads the first bytes only.
+    """The checked header of a file of NIfTI, or of a pair. Reads the first bytes only.
 
     Raises:
-        ScanError: the file is missing, a folder or a pipe, or not NIfTI, is 2-D or empty, its voxel type is not a plain
-            number, its spacing is zero, negative, NaN or implausible, or its affine is singular.
+        ScanError: a file is missing, a folder or a pipe, or not of the format, is 2-D or empty, its voxel type is not a
+            plain number, its spacing is zero, negative, NaN or implausible, or its affine is singular.
     """
     path = Path(path)
     raw = _parse(path, read_start(path, _NIFTI2_BYTES))
@@ -85,6 +97,12 @@ def read_nifti_header(path: Path) -> NiftiHeader:
     slope, inter = _scaling(path, raw)
     unit_mm = _unit_mm(path, raw)
     grid = Grid.of(shape[:3], _affine(path, raw, unit_mm))
+    files = nifti_files(path)
+    if _is_pair(path) and len(files) == 1:
+        raise ScanError(
+            f"decode: {path}: {stem_of(path.name)}.img, the file of its voxels, is not there; copy both files of the "
+            "scan into one folder"
+        )
     return NiftiHeader(
         path=path,
         grid=grid,
@@ -92,8 +110,9 @@ def read_nifti_header(path: Path) -> NiftiHeader:
         dtype=_dtype(path, raw),
         slope=slope,
         inter=inter,
-        num_bytes=path.stat().st_size,
+        num_bytes=sum(file.stat().st_size for file in files),
         is_big_endian=raw.endianness == ">",
+        voxels=files[-1],
         data_start=_data_start(path, raw),
         placement=_placement(raw, grid, unit_mm),
     )
@@ -109,7 +128,10 @@ def read_nifti_voxels(header: NiftiHeader) -> Array:
     Raises:
         ScanError: the file is truncated or damaged.
     """
-    data = read_unpacked(header.path, num_expected=header.data_start + header.data_bytes)
+    # Voxels of a pair begin with any bytes, also those that packed files begin with.
+    is_plain = _is_pair(header.path) and not header.voxels.name.lower().endswith(".gz")
+    num_expected = header.data_start + header.data_bytes
+    data = read_unpacked(header.voxels, num_expected=num_expected, is_plain=is_plain)
     num_values = header.num_channels * header.grid.num_voxels
     flat = np.frombuffer(data, dtype=header.stored_dtype, count=num_values, offset=header.data_start)
     x, y, z = header.grid.shape
@@ -122,6 +144,23 @@ def read_nifti_voxels(header: NiftiHeader) -> Array:
         for source, target in slabs(stored, scaled, max_values=_SLAB_VALUES):
             target[...] = source.astype(np.float64) * header.slope + header.inter
     return scaled
+
+
+def nifti_files(path: Path) -> tuple[Path, ...]:
+    """The file, and of a pair that of its voxels behind it, if there is one.
+
+    Raises:
+        ScanError: that file is a link to a file of the system.
+    """
+    if not _is_pair(path):
+        return (path,)
+    stem, is_packed = stem_of(path.name), path.name.lower().endswith(".gz")
+    for ending in sorted(ANALYZE.voxels, key=lambda ending: ending.endswith(".gz") != is_packed):
+        for file in (path.with_name(stem + ending), path.with_name(stem + ending.upper())):
+            if file.is_file():
+                check_link(path, file)
+                return path, file
+    return (path,)
 
 
 def encode_nifti(
@@ -171,26 +210,55 @@ def encode_nifti(
     )
 
 
+def _is_pair(path: Path) -> bool:
+    return path.name.lower().endswith(ANALYZE.endings)
+
+
+def _is_analyze(raw: Any) -> bool:
+    return isinstance(raw, Spm2AnalyzeHeader)
+
+
 def _parse(path: Path, start: bytes) -> Any:
     if not start:
         raise ScanError(f"decode: {path}: the file is empty; copy or download it again")
-    for kind, num_bytes, magic_at, single in (
-        (nib.Nifti1Header, _NIFTI1_BYTES, 344, (b"n+1\0",)),
-        (nib.Nifti2Header, _NIFTI2_BYTES, 4, (b"n+2\0\r\n\x1a\n", b"n+2\0")),
-    ):
-        for endianness, name in (("<", "little"), (">", "big")):
-            if len(start) < num_bytes or int.from_bytes(start[:4], name) != num_bytes:  # type: ignore[arg-type]
+    is_pair = _is_pair(path)
+    for kind, num_bytes, magic_at, single, pair in _KINDS:
+        for endianness, name in _ORDERS:
+            if len(start) < num_bytes or int.from_bytes(start[:4], name) != num_bytes:
                 continue
-            if start[magic_at:].startswith((b"ni1\0", b"ni2\0")):
-                raise ScanError(f"decode: {path}: this is the header of a .hdr/.img pair; save it as one .nii.gz file")
-            if start[magic_at:].startswith(single):
+            if start[magic_at:].startswith(single if is_pair else pair):
+                what = "a whole file; name it .nii"
+                if not is_pair:
+                    what = "the header of a pair; name it .hdr, next to its .img"
+                raise ScanError(f"decode: {path}: the header says that this is {what}")
+            if start[magic_at:].startswith(pair if is_pair else single):
                 return kind(binaryblock=start[:num_bytes], endianness=endianness, check=False)
-    if path.suffix.lower() == ".img" and path.with_suffix(".hdr").is_file():
-        raise ScanError(f"decode: {path}: these are the voxels of a .hdr/.img pair; save it as one .nii.gz file")
+    if is_pair:
+        return _parse_analyze(path, start)
+    if path.name.lower().endswith(ANALYZE.voxels) and any(path.parent.glob(f"{glob.escape(path.stem)}.[hH][dD][rR]*")):
+        raise ScanError(f"decode: {path}: these are the voxels of a pair; name its header, the .hdr file")
     raise ScanError(
         f"decode: {path}: this is not a NIfTI file (it starts with {start[:4]!r} and holds no NIfTI header); "
         f"{HOW_TO_CONVERT}"
     )
+
+
+def _parse_analyze(path: Path, start: bytes) -> Any:
+    """A header of Analyze 7.5, which has no magic but its length; as SPM and nibabel read it."""
+    order = next((order for order, name in _ORDERS if int.from_bytes(start[:4], name) == _NIFTI1_BYTES), None)
+    # Where the magic of NIfTI was, half of it is damage.
+    if order is None or len(start) < _NIFTI1_BYTES or start[344:345] == b"n" or start[345:347] in (b"+1", b"i1"):
+        raise ScanError(
+            f"decode: {path}: this is not the header of a pair of NIfTI or Analyze (it starts with {start[:4]!r}); "
+            f"{HOW_TO_CONVERT}"
+        )
+    placing = path.with_name(f"{stem_of(path.name)}.mat")
+    if placing.is_file():
+        raise ScanError(
+            f"decode: {path}: {placing.name} places its voxels in space, and is not read; save both as .nii.gz, for "
+            'example by nibabel.save(nibabel.load("a.hdr"), "a.nii.gz")'
+        )
+    return Spm2AnalyzeHeader(binaryblock=start[:_NIFTI1_BYTES], endianness=order, check=False)
 
 
 def _shape(path: Path, raw: Any) -> tuple[int, ...]:
@@ -216,7 +284,11 @@ def _dtype(path: Path, raw: Any) -> str:
 
 
 def _scaling(path: Path, raw: Any) -> tuple[float, float]:
-    slope, inter = float(raw["scl_slope"]), float(raw["scl_inter"])
+    if _is_analyze(raw):
+        # As SPM stores it, or from the ranges before and after scaling.
+        slope, inter = (float(value or 0.0) for value in raw.get_slope_inter())
+    else:
+        slope, inter = float(raw["scl_slope"]), float(raw["scl_inter"])
     if slope == 0.0 or not math.isfinite(slope):
         return 1.0, 0.0
     if not math.isfinite(inter):
@@ -227,7 +299,7 @@ def _scaling(path: Path, raw: Any) -> tuple[float, float]:
 
 
 def _data_start(path: Path, raw: Any) -> int:
-    least = int(raw["sizeof_hdr"]) + _EXTENSION_FLAG_BYTES
+    least = 0 if _is_pair(path) else int(raw["sizeof_hdr"]) + _EXTENSION_FLAG_BYTES
     start = float(raw["vox_offset"])
     if start == 0.0:
         return least
@@ -240,6 +312,8 @@ def _data_start(path: Path, raw: Any) -> int:
 
 
 def _unit_mm(path: Path, raw: Any) -> float:
+    if _is_analyze(raw):
+        return 1.0
     code = int(raw["xyzt_units"]) & _LENGTH_BITS
     return mm_per_unit(path, _UNITS.get(code, f"code {code}"), "xyzt_units")
 
@@ -258,6 +332,8 @@ def _affine(path: Path, raw: Any, unit_mm: float) -> Array:
 
 
 def _placement(raw: Any, grid: Grid, unit_mm: float) -> Placement:
+    if _is_analyze(raw):
+        return Placement(fields=(), form="none", forms_apart_mm=0.0)
     values = [("pixdim", raw["pixdim"][:4]), *((name, raw[name]) for name in _PLACEMENT_FIELDS)]
     has_sform, has_qform = int(raw["sform_code"]) > 0, int(raw["qform_code"]) > 0
     x, y, z = raw["pixdim"][1:4]

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from voxelocity.core.scan_formats import SCAN_ENDINGS
+from voxelocity.core.scan_formats import SCAN_ENDINGS, without_companions
 from voxelocity.data.decode import (
     StructuresHeader,
     is_dicom,
@@ -50,6 +50,10 @@ from voxelocity_observe.core.whole_file import write_whole
 
 _MOST_FILES = 5_000_000
 _UNNAMED = "The classes are named after their values; give them their names."
+_OVERLAPPING = (
+    "Segments overlap in some files, and one class counts in each voxel; to learn overlapping classes, give each "
+    'several values in dataset.json, such as {"a": [1, 3], "b": [2, 3]} with "regions_class_order": [1, 2].'
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +100,7 @@ def describe_folder(folder: Path, *, num_threads: int, hints: FolderHints = NO_H
         )
     if _as_utf8(path := str(folder.resolve())) != path:
         raise DatasetError(f"source: {_as_utf8(path)} is not UTF-8, as the paths in a table must be; rename the folder")
-    everything = files_below(folder, most=_MOST_FILES)
+    everything = without_companions(files_below(folder, most=_MOST_FILES))
     names = [name for name in everything if not _why_unlisted(name) and not name.startswith(f"{MERGED_FOLDER}/")]
     unnamed = [(_as_utf8(name), why) for name in everything if (why := _why_unlisted(name))]
     series, structures, left_out = _dicom_in(folder, names)
@@ -313,7 +317,8 @@ def _labels(
             for name, count in counts.items()
             if name not in common
         ]
-        return {0: "background", **dict(enumerate(common, start=1))}, [], rare
+        guesses = [_OVERLAPPING] if len(common) > 1 and any(header.may_overlap for header in named) else []
+        return {0: "background", **dict(enumerate(common, start=1))}, guesses, rare
     files = files or [folder / case.label for case in labeled]
     classes = classes_in(files, root=folder, num_threads=num_threads)
     known, where = find_class_names(folder, names, files, [value for value in classes if value])

@@ -33,7 +33,7 @@ from voxelocity.data.cache import (
     open_cache,
     source_identity,
 )
-from voxelocity.data.decode import read_case, read_header, source_files
+from voxelocity.data.decode import num_channels_of, read_case, read_header, source_files
 from voxelocity.data.prepare import Preparation, PrepareConfig
 from voxelocity_observe.core.errors import CacheError, ScanError
 from voxelocity_observe.core.host import available_memory_bytes
@@ -244,6 +244,8 @@ class PreparedCases:
             fingerprint += f" ignored={self._ignored}"
         if ref.structures:
             fingerprint += f" structures={ref.structures}"
+        if ref.volume is not None:
+            fingerprint += f" volume={ref.volume}"
         files = (file for path in ref.files for file in source_files(path))
         return entry_key(source_identity(files), fingerprint)
 
@@ -324,7 +326,7 @@ def read_spec(ref: VolumeRef) -> VolumeSpec:
     """
     headers = [read_header(path) for path in ref.images]
     return VolumeSpec(
-        num_channels=sum(header.num_channels for header in headers),
+        num_channels=num_channels_of(ref, headers),
         grid=headers[0].grid,
         dtype=str(np.result_type(*(header.read_dtype for header in headers))),
     )

@@ -1,7 +1,8 @@
 """Which files of an undescribed folder are the images and the label of one case, judged by names alone.
 
-Three ways of naming, tried in this order: BIDS; images and labels of the same name, in two folders or side by side; a
-folder for each patient. Also says how a folder that cannot be opened would be: by which command, or which table.
+Four ways of naming, tried in this order: BIDS; images and labels of the same name, in two folders or side by side;
+names of labels that those of images begin with; a folder for each patient. Also says how a folder that cannot be opened
+would be: by which command, or which table.
 """
 
 from __future__ import annotations
@@ -170,6 +171,31 @@ def _name_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys | None:
     return by_name if are_apart and 2 * num_matched >= len(labels) else None
 
 
+def _prefix_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys | None:
+    """If images begin with the names of most labels, without the words that call these labels: the rest is a channel.
+
+    An image without a label belongs here if it ends as the others do.
+    """
+    bases = {name: tuple(word for word in _words(_stem(name)) if not LABEL.search(word)) for name in labels}
+    words = {name: tuple(_words(_stem(name))) for name in images}
+    known = set(bases.values()) - {()}
+    lengths = {
+        name: next((num for num in range(len(found), 0, -1) if found[:num] in known), 0)
+        for name, found in words.items()
+    }
+    channels = {words[name][num:] for name, num in lengths.items() if num}
+    if not channels or 2 * len({words[name][:num] for name, num in lengths.items() if num}) < len(known):
+        return None
+    keys = {}
+    for name, num in lengths.items():
+        ends = (len(words[name]) - len(end) for end in channels if end and words[name][-len(end) :] == end)
+        begin = num or next(ends, 0) or len(words[name])
+        keys[name] = _begin(_stem(name), begin), "_".join(words[name][begin:]) or ONLY_CHANNEL
+    cases = {words[name][:num]: keys[name][0] for name, num in lengths.items() if num}
+    keys |= {name: (cases.get(base, "_".join(base)), ONLY_CHANNEL) for name, base in bases.items()}
+    return keys if len({keys[name] for name in images}) == len(images) else None
+
+
 def _bids_key(name: str) -> tuple[str, str]:
     base = os.path.basename(name)
     match = _BIDS.search(base)
@@ -178,7 +204,7 @@ def _bids_key(name: str) -> tuple[str, str]:
 
 
 def _name_key(name: str, label_keys: Mapping[str, int]) -> tuple[str, str]:
-    whole, numbered = name_without_label(name) or "case", _NUMBERED.fullmatch(stem_of(os.path.basename(name)))
+    whole, numbered = name_without_label(name) or "case", _NUMBERED.fullmatch(_stem(name))
     # A number at the end counts channels only where it does not belong to the name of a case.
     if numbered is None or (whole in label_keys and numbered["channel"] != "0000"):
         return whole, ONLY_CHANNEL
@@ -200,7 +226,7 @@ def _folder_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys:
     for folder, inside in by_folder.items():
         own = [part for part in parts[folder] if part not in shared] or parts[folder][-1:]
         case = "_".join(own) or os.path.basename(folder) or "case"
-        words = {name: _words_beyond(os.path.basename(folder), stem_of(os.path.basename(name))) for name in inside}
+        words = {name: _words_beyond(os.path.basename(folder), _stem(name)) for name in inside}
         columns = list(zip(*words.values(), strict=False)) if len(inside) > 1 else []
         start = next((index for index, column in enumerate(columns) if len(set(column)) > 1), len(columns))
         for name in inside:
@@ -208,12 +234,28 @@ def _folder_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys:
     return keys
 
 
-_NAMINGS: tuple[Callable[[Sequence[str], Sequence[str]], _Keys | None], ...] = (_bids_keys, _name_keys, _folder_keys)
+_NAMINGS: tuple[Callable[[Sequence[str], Sequence[str]], _Keys | None], ...] = (
+    _bids_keys, _name_keys, _prefix_keys, _folder_keys,
+)  # fmt: skip
+
+
+def _stem(name: str) -> str:
+    return stem_of(os.path.basename(name))
+
+
+def _words(stem: str) -> list[str]:
+    return re.findall(r"[^-_. ]+", stem)
+
+
+def _begin(stem: str, num: int) -> str:
+    """The stem up to the end of this many words."""
+    ends = [match.end() for match in re.finditer(r"[^-_. ]+", stem)]
+    return stem[: ends[num - 1]] if ends else stem
 
 
 def _words_beyond(folder: str, stem: str) -> list[str]:
     """The words of a file name, without those of its folder's name that it begins with."""
-    words, shared = re.split(r"[-_. ]+", stem), re.split(r"[-_. ]+", folder)
+    words, shared = _words(stem), _words(folder)
     return words[len(shared) :] if words[: len(shared)] == shared else words
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from voxelocity.core.scan_formats import DICOM, SCAN_ENDINGS, stem_of
+from voxelocity.core.scan_formats import ANALYZE, DICOM, SCAN_ENDINGS, stem_of
 from voxelocity.core.volume import VolumeRef
 from voxelocity_observe.core.errors import DatasetError
 from voxelocity_observe.core.plain import excerpt, shortened
@@ -25,11 +25,7 @@ LABEL = re.compile(
 )
 IMAGE = re.compile(r"images?|imgs?|volumes?", re.I)
 _GLUED = re.compile(r"(?:images?|imgs?|volumes?|labels?|segs?|segmentations?|masks?)(\d+)", re.I)
-_OTHER_ENDINGS = (".hdr", ".img", ".mnc")
-_FROM_OTHERS = (
-    "{ending} files are not read: save them as .nii.gz in 3D Slicer, or in Python by "
-    'nibabel.save(nibabel.load("a{ending}"), "a.nii.gz")'
-)
+_VOXELS = "{ending} files are the voxels of a pair: name the .hdr file of the same name, which must lie next to it"
 
 
 def case_id_of(images: tuple[Path, ...], label: Path | None) -> str:
@@ -75,7 +71,7 @@ def check_refs(refs: Iterable[VolumeRef], *, listing: Path) -> tuple[VolumeRef, 
 
 
 def conversion_of(folder: Path) -> str:
-    """How to convert the folder's files to scans, where they have another format; the end of a sentence."""
+    """What to do about a folder whose files are no scans; the end of a sentence."""
     files = files_below(folder)
     other = next((cure for name in files if (cure := conversion_of_file(name))), "")
     if other:
@@ -86,9 +82,9 @@ def conversion_of(folder: Path) -> str:
 
 
 def conversion_of_file(name: str) -> str:
-    """How to convert a file of another format that nibabel reads; "" for any other."""
-    ending = next((end for end in _OTHER_ENDINGS if name.lower().endswith(end)), "")
-    return f"{_FROM_OTHERS.format(ending=ending)}; see {DOCS}" if ending else ""
+    """Whom to name in place of a file of voxels without a header; "" for any other file."""
+    ending = next((end for end in ANALYZE.voxels if name.lower().endswith(end)), "")
+    return f"{_VOXELS.format(ending=ending)}; see {DOCS}" if ending else ""
 
 
 def _check_names(refs: tuple[VolumeRef, ...], listing: Path) -> None:

@@ -65,6 +65,8 @@ def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
     cases = _read_listing(_local(path), num_folds)
     _warn_of_links(cases)
     names = tuple((name, value) for value, name in cases.labels.items() if value != 0)
+    if cases.regions:
+        names = tuple((name, value) for name, values in cases.regions.items() for value in values)
     return replace(cases, refs=tuple(_with_structures(ref, names) for ref in cases.refs))
 
 

@@ -86,7 +86,7 @@ def assign_folds(
         by_case = {ref.case_id: ref.patient or ref.case_id for ref in labeled}
         num_folds = max(1, min(num_folds, len(set(by_case.values()))))
         are_unknown = not are_declared and _tell_nothing([ref.case_id for ref in refs], by_case)
-        folds = default_folds(by_case, num_folds, in_blocks=are_unknown)
+        folds = {case_id: (fold,) for case_id, fold in default_folds(by_case, num_folds, in_blocks=are_unknown).items()}
         if are_unknown and len(labeled) >= _FEWEST_TOLD:
             first, second = sorted(by_case)[:2]
             warnings.warn(
@@ -96,7 +96,11 @@ def assign_folds(
                 "neighbors in the order of names are held out together",
                 stacklevel=2,
             )
-    return tuple(replace(ref, fold=folds.get(ref.case_id)) for ref in refs), num_folds
+    return tuple(_held_out(ref, folds.get(ref.case_id, ())) for ref in refs), num_folds
+
+
+def _held_out(ref: VolumeRef, folds: tuple[int, ...]) -> VolumeRef:
+    return replace(ref, fold=folds[0] if folds else None, more_folds=folds[1:])
 
 
 def default_folds(patients: Mapping[str, str], num_folds: int, *, in_blocks: bool = False) -> dict[str, int]:
@@ -117,16 +121,15 @@ def default_folds(patients: Mapping[str, str], num_folds: int, *, in_blocks: boo
     return {case_id: fold_of[patient] for case_id, patient in patients.items()}
 
 
-def read_splits(path: Path, case_ids: Sequence[str]) -> tuple[dict[str, int], int, set[str]]:
-    """Fold by case id from nnU-Net's list of {"train": [...], "val": [...]}, the number of folds, and the test cases.
+def read_splits(path: Path, case_ids: Sequence[str]) -> tuple[dict[str, tuple[int, ...]], int, set[str]]:
+    """Folds by case id from nnU-Net's list of {"train": [...], "val": [...]}, the number of folds, and the test cases.
 
-    A case that is validated in fold k has fold k; one that is never validated has none. Cases that no fold places are a
-    fixed test set, and said so. Every fold must place every other case, because training would otherwise silently
-    include the cases that a fold leaves out.
+    A case that is validated in fold k has fold k; one that is never validated has none. Repeated splits validate a case
+    in several folds. Cases that no fold places are a fixed test set, and said so. Every fold must place every other
+    case, because training would otherwise silently include the cases that a fold leaves out.
 
     Raises:
-        DatasetError: the file is malformed, names an unknown case, names one twice in a fold, validates one in two
-            folds, or leaves one out of a fold.
+        DatasetError: the file is malformed, names an unknown case, names one twice in a fold, or leaves one out of one.
     """
     splits = read_json(path)
     if not isinstance(splits, list) or not splits:
@@ -139,16 +142,11 @@ def read_splits(path: Path, case_ids: Sequence[str]) -> tuple[dict[str, int], in
     known, unused = set(case_ids) & placed, set(case_ids) - placed
     if not known:
         known, unused = set(case_ids), set()
-    folds: dict[str, int] = {}
+    folds: dict[str, tuple[int, ...]] = {}
     for fold, (training, validation) in enumerate(sides):
         _check_fold(path, fold, training, validation, known)
         for case_id in validation:
-            if case_id in folds:
-                raise source_error(
-                    path,
-                    f"case {case_id!r} is validated in fold {folds[case_id]} and again in fold {fold}; keep it in one",
-                )
-            folds[case_id] = fold
+            folds[case_id] = (*folds.get(case_id, ()), fold)
     if unused:
         warnings.warn(
             f"source: {path} places {len(unused)} of {len(case_ids)} cases in no fold, such as {min(unused)!r}; they "

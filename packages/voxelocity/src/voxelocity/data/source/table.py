@@ -1,4 +1,4 @@
-"""A table of cases, in columns `image` (or `image_0`, `image_1`, ...), `label`, `case`, `patient` and `fold`."""
+"""A table of cases: its columns are `image` (or `image_0`, `image_1`, ...) and `OPTIONAL_COLUMNS`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from voxelocity_observe.core.errors import DatasetError, nearest_name
 from voxelocity_observe.core.plain import excerpt, shortened, text_of_cell
 
 DELIMITERS = (",", ";", "\t")
-OPTIONAL_COLUMNS = ("label", "case", "patient", "fold")
+OPTIONAL_COLUMNS = ("label", "case", "patient", "fold", "image_volume")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ def read_table(path: Path, *, root: Path, num_folds: int, description: Descripti
     columns do not matter, and other columns are ignored. Relative paths start at the table's folder; they and
     absolute ones may lead anywhere, because a table is written by hand for files that already have a place.
     Without a `case` column a case is named after its first image file; without a `patient` column the names decide
-    which cases belong to one patient.
+    which cases belong to one patient. Of images that hold several volumes, `image_volume` takes one, counted from 1.
 
     Args:
         path: of the table.
@@ -194,16 +194,24 @@ def _ref(path: Path, row: _Row, image_columns: tuple[str, ...]) -> VolumeRef:
         raise source_error(path, f"line {row.line} has an empty 'case'; name the case, or leave the whole column out")
     # Without a name in it, the row is a separate patient.
     patient = (row.cells["patient"] or case_id) if "patient" in row.cells else None
-    return VolumeRef(case_id=case_id, images=images, label=label, fold=_fold(path, row), patient=patient)
+    return VolumeRef(
+        case_id=case_id,
+        images=images,
+        label=label,
+        fold=_number(path, row, "fold", least=0),
+        patient=patient,
+        volume=_number(path, row, "image_volume", least=1),
+    )
 
 
-def _fold(path: Path, row: _Row) -> int | None:
-    text = row.cells.get("fold", "")
+def _number(path: Path, row: _Row, column: str, *, least: int) -> int | None:
+    text = row.cells.get(column, "")
     if not text:
         return None
-    fold = whole_number(text)
-    if fold is None or fold < 0:
+    number = whole_number(text)
+    if number is None or number < least:
         raise source_error(
-            path, f"line {row.line} has the fold {shortened(text)}; write a whole number from 0, or leave it empty"
+            path,
+            f"line {row.line} has the {column} {shortened(text)}; write a whole number from {least}, or leave it empty",
         )
-    return fold
+    return number

@@ -194,8 +194,13 @@ def _find(request: EvaluateRequest) -> tuple[Truth, Pairs, dict[str, Mapping[str
     return replace(truth, declared=declared), pairs, predicted, merging
 
 
-def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
+def pool_runs(runs: Sequence[Path | str], *, is_repeated: bool = False) -> Evaluation:
     """The final validations of finished runs as one, as the folds of a cross-validation are pooled.
+
+    Args:
+        runs: their folders.
+        is_repeated: whether splits are repeated, so that several runs validated a case; it counts once for each of
+            them, under names that say which.
 
     Raises:
         InputError: a run is not finished, has no scores or other classes, or two runs have validated the same case.
@@ -206,6 +211,9 @@ def pool_runs(runs: Sequence[Path | str]) -> Evaluation:
     folders: dict[str, str] = {}
     twice: list[str] = []
     for run, facts in found.items():
+        if is_repeated:
+            each = [replace(score, case_id=f"{score.case_id} ({Path(run).name})") for score in facts.scores]
+            facts = replace(facts, scores=tuple(each))
         twice += [f"'{score.case_id}' ({folders[score.case_id]} and {run})" for score in facts.scores
                   if score.case_id in scores]  # fmt: skip
         scores |= {score.case_id: score for score in facts.scores}

@@ -12,7 +12,7 @@ from pathlib import Path
 from voxelocity.core.cases import MergedClasses
 from voxelocity.core.class_merging import MERGED, merge_labels
 from voxelocity.core.records import PREDICTIONS_TABLE, WITH_PREDICTIONS
-from voxelocity.core.scan_formats import FILE_ENDINGS, format_names, stem_of
+from voxelocity.core.scan_formats import FILE_ENDINGS, format_names, stem_of, without_companions
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.decode.mask_folder import masks_in
 from voxelocity.data.source import open_cases
@@ -218,7 +218,7 @@ def _scans_in(folder: Path, *, masks_of: Container[str] = ()) -> tuple[dict[str,
         names = sorted(os.listdir(folder))
     except OSError as error:
         raise InputError(f"evaluate: {folder} cannot be read ({error.strerror}); check its permissions") from None
-    for name in names:
+    for name in without_companions(names):
         if name.startswith(".") or name in _WITH_PREDICTIONS:
             continue
         path = folder / name

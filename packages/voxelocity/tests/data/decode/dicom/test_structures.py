@@ -110,6 +110,38 @@ def test_real_segmentations_are_the_masks_that_they_were_made_from(real_data):
     assert np.array_equal(label, np.maximum.reduce(parts))
 
 
+def every_combination(names):
+    """A value for each set of names: pairs of a name and each value whose bits have its place."""
+    values = range(1, 1 << len(names))
+    return tuple((name, value) for place, name in enumerate(names) for value in values if value >> place & 1)
+
+
+@pytest.mark.data
+def test_real_segments_that_overlap_are_regions_of_one_label(real_data):
+    case = real_data / "dicom_ct_seg"
+    grid, path = read_header(case / "ct").grid, case / "seg" / "partial_overlaps.dcm"
+    names = read_structures_header(path).names
+    ref = VolumeRef(case_id="a", images=(case / "ct",), label=path, structures=every_combination(names))
+    label = read_case(ref, label_values=range(1 << len(names))).label
+    for place, name in enumerate(names):
+        alone = read_structures(path, grid, {name: 1}) > 0
+        assert alone.any()
+        assert np.array_equal(label >> place & 1, alone)
+
+
+def test_overlapping_classes_get_the_value_that_stands_for_all_of_them(tmp_path, series):
+    path = write_contours(tmp_path / "rs.dcm", series, {"a": [(2, SQUARE)], "b": [(2, HOLE)]})
+    grid, notes = read_header(series).grid, []
+    label = read_structures(path, grid, {"a": (1, 3), "b": (2, 3)}, note=lambda kind, text: notes.append(kind))
+    inside, hole = (read_structures(path, grid, {name: 1}) > 0 for name in "ab")
+    assert np.array_equal(label, np.where(inside & hole, 3, np.where(inside, 1, np.where(hole, 2, 0))))
+    assert notes == []
+    # Where no value stands for both, the nearest does, and this is said.
+    label = read_structures(path, grid, {"a": (1, 3), "b": 2}, note=lambda kind, text: notes.append(kind))
+    assert set(np.unique(label[inside & hole])) == {3}
+    assert notes == ["overlap"]
+
+
 def test_what_we_write_as_dicom_seg_is_read_as_the_same_label(tmp_path, series):
     header = read_header(series)
     classes = np.random.default_rng(0).integers(0, 3, header.grid.shape).astype(np.uint8)

@@ -27,6 +27,17 @@ _FIRST_GROUPS = (b"\x02\x00", b"\x08\x00", b"\x00\x08")
 _LONGEST_FIRST_ELEMENT = 1 << 10
 # What these hold besides pixels, or instead of them, is not a scan.
 _OTHER_MODALITIES = ("SEG", "RTSTRUCT", "RTDOSE", "RTPLAN", "SR", "PR", "KO", "REG", "DOC")
+APART = {
+    "TemporalPositionIdentifier": "time point",
+    "DiffusionBValue": "b-value",
+    "EchoTime": "echo time",
+    "EchoNumbers": "echo",
+    "TriggerTime": "trigger time",
+    "AcquisitionNumber": "acquisition",
+    "ImageType": "kind of image",
+    "AcquisitionTime": "time",
+}
+"""What may distinguish volumes of one series, in words; the first that does counts."""
 _TAGS = (
     *(
         "PatientID",
@@ -39,7 +50,8 @@ _TAGS = (
     ),
     *("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "SpacingBetweenSlices"),
     *("Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "BitsAllocated", "BitsStored", "PixelRepresentation"),
-    *("RescaleSlope", "RescaleIntercept", "PhotometricInterpretation", "ImageType"),
+    *("RescaleSlope", "RescaleIntercept", "PhotometricInterpretation"),
+    *APART,
 )
 # By (is implicit, is little-endian), for files that do not name theirs.
 _SYNTAXES = {
@@ -64,7 +76,11 @@ class Slice:
         image_type: words such as "ORIGINAL" or "MOSAIC".
         syntax: UID of the transfer syntax.
         cannot_decode: which compression needs a plugin that is not installed; empty if the pixels can be read.
-        frame: which one of an enhanced multi-frame file this is; None of any other file.
+        apart: what may distinguish slices of one place, by keyword; numbers where they are.
+        number: "InstanceNumber", or that of the frame; -1 if there is none.
+        frame: which one of an enhanced multi-frame file this is, or which tile of a mosaic; None of any other file.
+        num_stored: frames of the file.
+        num_tiles: along each side of the mosaic; 0 of any other file.
     """
 
     path: Path
@@ -89,7 +105,11 @@ class Slice:
     image_type: tuple[str, ...]
     syntax: str
     cannot_decode: str
+    apart: tuple[tuple[str, float | str], ...] = ()
+    number: float = -1.0
     frame: int | None = None
+    num_stored: int = 1
+    num_tiles: int = 0
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
@@ -177,6 +197,7 @@ def _slice(path: Path, dataset: Any) -> Slice | None:
         return None
     syntax = str(dataset.file_meta.TransferSyntaxUID)
     steps = [fields.numbers(name) for name in ("SpacingBetweenSlices", "SliceThickness")]
+    number = fields.value("InstanceNumber")
     return Slice(
         path=path,
         uid=fields.text("SOPInstanceUID"),
@@ -200,6 +221,8 @@ def _slice(path: Path, dataset: Any) -> Slice | None:
         image_type=tuple(word.strip() for word in fields.text("ImageType").split("\\")),
         syntax=syntax,
         cannot_decode=_missing_plugin(syntax),
+        apart=tuple((name, value) for name in APART if (value := fields.value(name)) != ""),
+        number=number if isinstance(number, float) else -1.0,
     )
 
 
@@ -316,6 +339,18 @@ class _Fields:
                 "number(s); export the file again"
             )
         return values
+
+    def value(self, keyword: str) -> float | str:
+        """The number of a field, also of a binary one; its text if it is none, "" if it is missing or empty."""
+        raw = self._value(keyword)
+        if isinstance(raw, bytes) and keyword == "DiffusionBValue":
+            order = "<" if self._dataset.get_item(keyword).is_little_endian else ">"
+            return struct.unpack(f"{order}d", raw)[0] if len(raw) == 8 else ""
+        text = self.text(keyword)
+        try:
+            return float(text) if np.isfinite(float(text)) else text
+        except ValueError:
+            return text
 
     def whole(self, keyword: str, default: int) -> int:
         """The number of a binary field."""

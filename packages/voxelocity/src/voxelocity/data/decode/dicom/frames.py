@@ -16,19 +16,33 @@ from voxelocity.core.volume import Array
 from voxelocity.data.decode.dicom.files import Slice, damage_errors, named_damage, numbers_of, read_dataset, whole_bits
 from voxelocity.data.decode.dicom.lossless_jpeg import SYNTAXES as LOSSLESS_JPEG
 from voxelocity.data.decode.dicom.lossless_jpeg import decode_lossless_jpeg
+from voxelocity.data.decode.dicom.mosaic import is_mosaic, read_tiles, tiles_as_slices
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import excerpt
 
 _SHARED, _PER_FRAME = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
 _MOST_FRAMES = 1 << 16
+# Where frames say what files of one slice each say of themselves.
+_APART_OF_FRAMES = {
+    "TemporalPositionIdentifier": (("FrameContentSequence", "TemporalPositionIndex"),),
+    "DiffusionBValue": (("MRDiffusionSequence", "DiffusionBValue"),),
+    "EchoTime": (("MREchoSequence", "EffectiveEchoTime"),),
+    "TriggerTime": (("CardiacSynchronizationSequence", "NominalCardiacTriggerDelayTime"),),
+    "AcquisitionNumber": (("FrameContentSequence", "FrameAcquisitionNumber"),),
+    "ImageType": (("MRImageFrameTypeSequence", "FrameType"), ("CTImageFrameTypeSequence", "FrameType")),
+}
 
 
-def frames_as_slices(file: Slice) -> list[Slice]:
-    """The frames of a file, in its order; the file itself where its frames have no places of their own.
+def slices_of(file: Slice) -> list[Slice]:
+    """The planes of a file: its frames in their order, tiles of a mosaic, or the one that it is.
+
+    The file itself is returned where its frames have no places of their own, or its tiles cannot be placed.
 
     Raises:
         ScanError: the file is damaged, or describes another number of frames than it has.
     """
+    if file.num_frames <= 1 and file.position_mm is not None:
+        return tiles_as_slices(file) if is_mosaic(file) else [file]
     with named_damage(file.path):
         dataset = read_dataset(file.path, with_pixels=False)
         if _PER_FRAME not in dataset:
@@ -43,14 +57,32 @@ def frames_as_slices(file: Slice) -> list[Slice]:
         return [_frame(file, index, (group, shared)) for index, group in enumerate(groups)]
 
 
+def _holder(groups: Sequence[Any], sequence: str, keyword: str) -> Any:
+    """The item that has a value: in the frame's own group, else in what all share; None without one."""
+    for group in groups:
+        for item in (group.get(sequence) or ()) if group is not None else ():
+            if keyword in item:
+                return item
+    return None
+
+
+def _apart(groups: Sequence[Any]) -> tuple[tuple[str, float | str], ...]:
+    found: list[tuple[str, float | str]] = []
+    for name, places in _APART_OF_FRAMES.items():
+        for sequence, keyword in places:
+            item = _holder(groups, sequence, keyword)
+            value = None if item is None else item[keyword].value
+            if isinstance(value, int | float):
+                found.append((name, float(value)))
+            elif value:
+                found.append((name, "\\".join(map(str, value)) if not isinstance(value, str) else value))
+    return tuple(found)
+
+
 def _frame(file: Slice, index: int, groups: Sequence[Any]) -> Slice:
     def numbers(sequence: str, keyword: str, count: int) -> tuple[float, ...] | None:
-        """Of the frame's own group, else of what all share."""
-        for group in groups:
-            for item in (group.get(sequence) or ()) if group is not None else ():
-                if keyword in item:
-                    return numbers_of(file.path, item, keyword, count)
-        return None
+        item = _holder(groups, sequence, keyword)
+        return None if item is None else numbers_of(file.path, item, keyword, count)
 
     steps = [numbers("PixelMeasuresSequence", name, 1) for name in ("SpacingBetweenSlices", "SliceThickness")]
     slope = numbers("PixelValueTransformationSequence", "RescaleSlope", 1)
@@ -58,8 +90,11 @@ def _frame(file: Slice, index: int, groups: Sequence[Any]) -> Slice:
     return replace(
         file,
         uid=f"{file.uid}.{index + 1}",
+        apart=_apart(groups),
+        number=float(index),
         frame=index,
         num_frames=1,
+        num_stored=file.num_frames,
         position_mm=numbers("PlanePositionSequence", "ImagePositionPatient", 3),
         directions=numbers("PlaneOrientationSequence", "ImageOrientationPatient", 6),
         spacing_mm=numbers("PixelMeasuresSequence", "PixelSpacing", 2),
@@ -69,15 +104,17 @@ def _frame(file: Slice, index: int, groups: Sequence[Any]) -> Slice:
     )
 
 
-def read_all_frames(slice_: Slice, num_frames: int) -> Array:
-    """The stored values (frames, rows, columns) of the file of a frame.
+def read_all_frames(slice_: Slice) -> Array:
+    """The stored values (frames, rows, columns) of the file of a frame, or of the mosaic of a tile.
 
     Raises:
         ScanError: the pixels are missing, truncated or damaged.
     """
+    if slice_.num_tiles:
+        return read_tiles(slice_)
     from pydicom.uid import UID
 
-    path, shape = slice_.path, (num_frames, *slice_.shape)
+    path, shape = slice_.path, (slice_.num_stored, *slice_.shape)
     with named_damage(path):
         dataset = read_dataset(path)
         if "PixelData" not in dataset:
@@ -85,7 +122,7 @@ def read_all_frames(slice_: Slice, num_frames: int) -> Array:
         if slice_.syntax in LOSSLESS_JPEG:
             from pydicom.encaps import generate_frames
 
-            streams = generate_frames(dataset.PixelData, number_of_frames=num_frames)
+            streams = generate_frames(dataset.PixelData, number_of_frames=slice_.num_stored)
             decoded = [decode_lossless_jpeg(stream, slice_.shape, where=f"decode: {path}:") for stream in streams]
             return whole_bits(np.stack(decoded).reshape(shape).astype(slice_.stored_dtype), slice_)
         if UID(slice_.syntax).is_compressed:

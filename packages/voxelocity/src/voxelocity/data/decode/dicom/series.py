@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import itertools
+import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +14,13 @@ import numpy as np
 from voxelocity.core.scan_formats import DICOM
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.dicom.files import Slice, files_in, is_dicom, read_pixels, read_slice
-from voxelocity.data.decode.dicom.frames import frames_as_slices, read_all_frames
+from voxelocity.data.decode.dicom.frames import read_all_frames, slices_of
+from voxelocity.data.decode.dicom.mosaic import is_mosaic
+from voxelocity.data.decode.dicom.order import STRAIGHTEN, check_same_places, in_order, normal_of
+from voxelocity.data.decode.dicom.volumes import divide
 from voxelocity.data.decode.gunzip import check_memory
 from voxelocity.data.decode.header import Placement, ScanHeader, check_affine, check_shape, ras_affine
-from voxelocity.data.decode.notes import warn_once
+from voxelocity.data.decode.notes import data_set_of, warn_once
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import excerpt, shortened
 from voxelocity_observe.core.quantities import listed
@@ -26,12 +31,7 @@ _WHOLE_DTYPES = ("uint8", "int16", "uint16", "int32")
 _COSINE_TOLERANCE, _SPACING_TOLERANCE = 1e-4, 1e-3
 # How far the lengths of two directions may be from 1, and their product from 0: more is no rounding.
 _MOST_SKEWED = 1e-2
-# Shares of a step: two slices at one place, a step that skips a slice, and a slice that is off its place.
-_SAME_PLACE, _SKIPS, _OFF_PLACE = 0.05, 1.5, 0.1
-# Of a pixel: how far the last slice may be shifted from the normal through the first one.
-_MOST_SHIFT_PIXEL = 0.25
 _LISTED, _NAME = 6, 80
-_STRAIGHTEN = "`dcm2niix` writes such series as .nii.gz files that can be read"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +39,12 @@ class SeriesHeader(ScanHeader):
     """What the files of a series say about their volume: x along rows, y along columns, z along the normal.
 
     Attributes:
-        slices: from the first plane of the volume to the last.
+        slices: from the first plane of the volume to the last; of several volumes, those of the first.
+        others: those of further volumes at the same places, each of which is a channel.
     """
 
     slices: tuple[Slice, ...]
+    others: tuple[tuple[Slice, ...], ...] = ()
 
 
 def read_series_header(path: Path) -> SeriesHeader:
@@ -56,49 +58,60 @@ def read_series_header(path: Path) -> SeriesHeader:
             there twice, of another size, spacing or orientation, or the slices are shifted against each other.
     """
     slices = _check_alike(path, _series_of(path))
-    ordered, axes_lps, spacing_mm = _in_order(path, slices)
+    volumes = divide(slices, normal_of(slices[0]))
+    ordered, axes_lps, spacing_mm = in_order(path, volumes.slices[0])
+    others = tuple(in_order(path, volume)[0] for volume in volumes.slices[1:])
     first = ordered[0]
     shape = (first.shape[1], first.shape[0], len(ordered))
     check_shape(path, shape)
+    if others:
+        check_same_places(path, ordered, others, least_mm=min(spacing_mm))
+        warn_once(
+            f"volumes {data_set_of(os.path.dirname(os.path.abspath(path)))}",
+            f"decode: {path}: the series holds {volumes.words}; each is a channel, in the order of their slices' "
+            "numbers. `predict --volume N` takes one (said once for each data set)",
+        )
     affine = ras_affine(axes_lps, spacing_mm, np.array(first.position_mm))
     return SeriesHeader(
         path=path,
         grid=Grid.of(shape, check_affine(path, affine)),
-        num_channels=1,
-        dtype=_dtype(ordered),
+        num_channels=len(volumes.slices),
+        dtype=_dtype(slices),
         slope=1.0,
         inter=0.0,
-        num_bytes=sum(slice_.path.stat().st_size for slice_ in ordered),
+        num_bytes=sum(file.stat().st_size for file in {slice_.path for slice_ in slices}),
         placement=Placement(fields=(), form="patient", forms_apart_mm=0.0),
+        channel_words=volumes.words,
         slices=ordered,
+        others=others,
     )
 
 
 def read_series_voxels(header: SeriesHeader) -> Array:
-    """The voxels (1, x, y, z), rescaled: whole numbers where slope and intercept are, else float32 by way of float64.
+    """The voxels (c, x, y, z), rescaled: whole numbers where slope and intercept are, else float32 by way of float64.
 
     Raises:
         ScanError: the pixels of a file are missing, truncated or damaged, or the volume does not fit into memory.
     """
     check_memory(header.path, header.data_bytes)
     x, y, z = header.grid.shape
-    voxels_zyx = np.empty((z, y, x), dtype=header.dtype)
-    num_frames = Counter(slice_.path for slice_ in header.slices)
+    voxels_czyx = np.empty((header.num_channels, z, y, x), dtype=header.dtype)
     frames: tuple[Path, Array] | None = None
-    for plane, slice_ in zip(voxels_zyx, header.slices, strict=True):
+    slices = itertools.chain(header.slices, *header.others)
+    for plane, slice_ in zip(voxels_czyx.reshape(-1, y, x), slices, strict=True):
         if slice_.frame is None:
             pixels = read_pixels(slice_)
         else:
             # Frames of a file follow each other in the volume, so that it is read once.
             if frames is None or frames[0] != slice_.path:
-                frames = slice_.path, read_all_frames(slice_, num_frames[slice_.path])
+                frames = slice_.path, read_all_frames(slice_)
             pixels = frames[1][slice_.frame]
         if (slice_.slope, slice_.inter) == (1.0, 0.0):
             plane[...] = pixels
         else:
             with np.errstate(over="ignore"):
                 plane[...] = pixels.astype(np.float64) * slice_.slope + slice_.inter
-    voxels: Array = voxels_zyx.transpose(2, 1, 0)[None]
+    voxels: Array = voxels_czyx.transpose(0, 3, 2, 1)
     return voxels
 
 
@@ -125,8 +138,7 @@ def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
         if is_dicom(file):
             slice_ = read_slice(file)
             if slice_ is not None:
-                has_frames = slice_.num_frames > 1 or slice_.position_mm is None
-                found[slice_.series_uid] += frames_as_slices(slice_) if has_frames else [slice_]
+                found[slice_.series_uid] += slices_of(slice_)
         elif file.name.lower().endswith(DICOM.endings):
             raise ScanError(
                 f"decode: {file}: the file has a DICOM name but no DICOM content ({file.stat().st_size:,} bytes); "
@@ -236,10 +248,13 @@ def _problem_of(slice_: Slice) -> str:
         )
         if value is None
     ]
-    if "MOSAIC" in slice_.image_type:
-        return f"the file is a mosaic, a whole volume as tiles of one picture; {_STRAIGHTEN}"
+    if is_mosaic(slice_) and not slice_.num_tiles:
+        return (
+            "the file is a mosaic, a whole volume as tiles of one picture, and does not say how many and where "
+            f"these are (CSA header); {STRAIGHTEN}"
+        )
     if slice_.num_frames > 1:
-        return f"the file holds {slice_.num_frames} frames; multi-frame images are not read: {_STRAIGHTEN}"
+        return f"the file holds {slice_.num_frames} frames; multi-frame images are not read: {STRAIGHTEN}"
     if missing:
         return (
             f"{' and '.join(missing)} are missing, so the position of the slice is unknown; move it out of the folder"
@@ -266,7 +281,7 @@ def _problem_of(slice_: Slice) -> str:
     if slice_.bits[0] not in _BITS or not 0 < slice_.bits[1] <= slice_.bits[0]:
         return (
             f"pixels have {slice_.bits[1]} of {slice_.bits[0]} bits; {' or '.join(map(str, _BITS))} are read: "
-            f"{_STRAIGHTEN}"
+            f"{STRAIGHTEN}"
         )
     if slice_.cannot_decode:
         return (
@@ -280,74 +295,6 @@ def _problem_of(slice_: Slice) -> str:
 def _skewness(directions: Sequence[float]) -> float:
     axes = np.array(directions).reshape(2, 3)
     return float(np.abs(axes @ axes.T - np.eye(2)).max())
-
-
-def _in_order(path: Path, slices: Sequence[Slice]) -> tuple[tuple[Slice, ...], Array, Array]:
-    """The slices along their normal, the axes (3, 3) of the volume in columns, and its spacing (3,)."""
-    first = slices[0]
-    assert first.directions is not None, "checked for every slice"
-    assert first.spacing_mm is not None, "checked for every slice"
-    row, column = np.array(first.directions[:3]), np.array(first.directions[3:])
-    normal = np.cross(row, column)
-    positions = np.array([slice_.position_mm for slice_ in slices])
-    order = np.argsort(positions @ normal, kind="stable")
-    ordered = tuple(slices[place] for place in order)
-    positions = positions[order]
-    row_spacing, column_spacing = first.spacing_mm
-    if len(ordered) == 1:
-        if first.step_mm is None:
-            raise ScanError(
-                f"decode: {path}: the series has one slice without a thickness, so it is not a volume; name a "
-                "complete series"
-            )
-        return ordered, np.stack([row, column, normal], axis=1), np.array([column_spacing, row_spacing, first.step_mm])
-    _check_steps(path, ordered, positions @ normal)
-    whole = positions[-1] - positions[0]
-    shift_mm = float(np.linalg.norm(whole - (whole @ normal) * normal))
-    if shift_mm > _MOST_SHIFT_PIXEL * min(first.spacing_mm):
-        tilt = np.degrees(np.arctan2(shift_mm, whole @ normal))
-        raise ScanError(
-            f"decode: {path}: the slices are sheared: from {ordered[0].path.name} to {ordered[-1].path.name} they "
-            f"shift sideways by {shift_mm:.4g} mm ({tilt:.1f} degrees), as with a tilted gantry; {_STRAIGHTEN}"
-        )
-    step_mm = float(whole @ normal) / (len(ordered) - 1)
-    return ordered, np.stack([row, column, normal], axis=1), np.array([column_spacing, row_spacing, step_mm])
-
-
-def _check_steps(path: Path, ordered: Sequence[Slice], places_mm: Array) -> None:
-    """Refuses slices that are there twice, missing, or unevenly spaced."""
-    steps = np.diff(places_mm)
-    usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else 0.0
-    for index in np.flatnonzero(steps <= _SAME_PLACE * usual)[:1]:
-        slice_, other = ordered[index], ordered[index + 1]
-        num_twice = int((steps <= _SAME_PLACE * usual).sum())
-        cause = (
-            "they are copies: remove one of each"
-            if slice_.uid and slice_.uid == other.uid
-            else "the series holds several images of one position, such as time points, echoes, or copies: "
-            f"{'' if slice_.frame is not None else 'move each volume into a folder of its own; '}"
-            "`dcm2niix` writes each as .nii.gz"
-        )
-        raise ScanError(
-            f"decode: {path}: {num_twice} of {len(ordered)} slices share the position of another, first "
-            f"{slice_.path.name} and {other.path.name} at {places_mm[index]:.4g} mm along the normal; {cause}"
-        )
-    for index in np.flatnonzero(steps > _SKIPS * usual)[:1]:
-        num_missing = round(float(steps[index]) / usual) - 1
-        raise ScanError(
-            f"decode: {path}: {max(1, num_missing)} slice(s) are missing between {ordered[index].path.name} at "
-            f"{places_mm[index]:.4g} mm and {ordered[index + 1].path.name} at {places_mm[index + 1]:.4g} mm along the "
-            f"normal, where all others are {usual:.4g} mm apart; copy or export the series again"
-        )
-    even = np.linspace(places_mm[0], places_mm[-1], len(places_mm))
-    if np.abs(places_mm - even).max() > _OFF_PLACE * usual:
-        worst = int(np.abs(places_mm - even).argmax())
-        off_mm = abs(float(places_mm[worst] - even[worst]))
-        raise ScanError(
-            f"decode: {path}: the slices are unevenly spaced, {steps.min():.4g} to {steps.max():.4g} mm apart, so that "
-            f"{ordered[worst].path.name} is {off_mm:.4g} mm away from its place on a regular grid; "
-            f"{_STRAIGHTEN}, or resample them"
-        )
 
 
 def _dtype(slices: Sequence[Slice]) -> str:

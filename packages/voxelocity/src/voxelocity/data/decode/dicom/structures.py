@@ -11,6 +11,7 @@ import numpy as np
 
 from voxelocity.core.axis_order import AxisOrder, nearest_ras
 from voxelocity.core.volume import Array, Grid
+from voxelocity.data.decode.canvas import LabelCanvas, NamedValues
 from voxelocity.data.decode.dicom.files import named_damage, numbers_of, read_dataset
 from voxelocity.data.decode.dicom.frames import frames_of
 from voxelocity.data.decode.notes import Note
@@ -33,10 +34,15 @@ _EDGES_AT_ONCE = 1 << 12
 
 @dataclass(frozen=True, kw_only=True)
 class StructuresHeader:
-    """What a file of structures says about itself: their names, and the UIDs of the series they were drawn on."""
+    """What a file of structures says about itself: their names, and the UIDs of the series they were drawn on.
+
+    Attributes:
+        may_overlap: whether it says that its segments do, or may.
+    """
 
     names: tuple[str, ...]
     series_uids: frozenset[str]
+    may_overlap: bool = False
 
 
 def read_structures_header(path: Path) -> StructuresHeader | None:
@@ -54,7 +60,11 @@ def _structures_header(dataset: Any) -> StructuresHeader | None:
     if modality not in ("SEG", "RTSTRUCT"):
         return None
     names = _segments(dataset) if modality == "SEG" else _regions(dataset)
-    return StructuresHeader(names=tuple(dict.fromkeys(names.values())), series_uids=_series_uids(dataset))
+    return StructuresHeader(
+        names=tuple(dict.fromkeys(names.values())),
+        series_uids=_series_uids(dataset),
+        may_overlap=str(dataset.get("SegmentsOverlap", "")) == "YES",
+    )
 
 
 def _series_uids(dataset: Any) -> frozenset[str]:
@@ -73,12 +83,12 @@ def _series_uids(dataset: Any) -> frozenset[str]:
 def read_structures(
     path: Path,
     grid: Grid,
-    values: Mapping[str, int],
+    values: NamedValues,
     *,
     series_uid: str = "",
     note: Note = lambda kind, text: None,
 ) -> Array:
-    """The values of the named structures (x, y, z) uint16, 0 elsewhere; where several overlap, the largest.
+    """The values of the named structures (x, y, z) uint16, 0 elsewhere; where several overlap, as `LabelCanvas` has it.
 
     Names are compared without regard to capitalization; structures without a value are left out. A voxel belongs to a
     contour if its center lies within it; contours inside one another of one structure are holes, as in other readers.
@@ -109,7 +119,7 @@ def read_structures(
         return label
 
 
-def _paint(path: Path, dataset: Any, grid: Grid, values: Mapping[str, int], note: Note) -> Array:
+def _paint(path: Path, dataset: Any, grid: Grid, values: NamedValues, note: Note) -> Array:
     modality = dataset.get("Modality", "")
     if modality not in ("SEG", "RTSTRUCT"):
         raise ScanError(
@@ -117,30 +127,28 @@ def _paint(path: Path, dataset: Any, grid: Grid, values: Mapping[str, int], note
         )
     names = _segments(dataset) if modality == "SEG" else _regions(dataset)
     wanted = {name.strip().casefold(): value for name, value in values.items()}
-    chosen = {number: wanted[key] for number, name in names.items() if (key := name.strip().casefold()) in wanted}
+    chosen = {number: key for number, name in names.items() if (key := name.strip().casefold()) in wanted}
     if not chosen:
         raise ScanError(f"decode: {path}: {needed_names(tuple(names.values()), tuple(values))}")
     # A voxel center on a contour belongs to one of two neighbors: to the same one, whatever the scan's order of axes.
     order = AxisOrder(axes=(0, 1, 2), flips=(False, False, False)) if modality == "SEG" else _to_lps(grid)
     turned = order.turn_grid(grid)
-    label = np.zeros(turned.shape, dtype=np.uint16)
+    canvas = LabelCanvas(turned.shape, wanted)
     planes: dict[int, set[int]] = {}
-    num_shared = 0
     painted = (
         _painted_frames(path, dataset, turned, chosen)
         if modality == "SEG"
         else _painted_contours(path, turned, _closed_contours(path, dataset, chosen, note), names)
     )
     for number, axis, index in painted:
-        before = label[index]
-        num_shared += int(((before != 0) & (before != chosen[number])).sum())
-        label[index] = np.maximum(before, chosen[number])
+        canvas.paint(chosen[number], index)
         planes.setdefault(number, set()).update(np.unique(index[axis]).tolist())
-    if num_shared:
+    label = canvas.label()
+    if canvas.num_shared:
         note(
             "overlap",
-            f"decode: {path}: structures overlap in {num_shared:,} voxels; where they do, the one with the largest "
-            "value counts",
+            f"decode: {path}: structures overlap in {canvas.num_shared:,} voxels; where they do, the one with the "
+            "largest value counts, or of overlapping classes the value nearest to them",
         )
     step_mm = turned.spacing_mm[axis] if planes else 0.0
     for drawn in (*planes.values(), set().union(*planes.values())):
@@ -217,7 +225,7 @@ def _regions(dataset: Any) -> dict[int, str]:
 
 
 def _painted_frames(
-    path: Path, dataset: Any, grid: Grid, chosen: Mapping[int, int]
+    path: Path, dataset: Any, grid: Grid, chosen: Mapping[int, str]
 ) -> Iterator[tuple[int, int, tuple[Array, ...]]]:
     """Segment number, axis through the planes, and voxel indices of each frame that shows something chosen."""
     shared = dataset.SharedFunctionalGroupsSequence[0]
@@ -287,7 +295,7 @@ def _check_on_grid(path: Path, grid: Grid, places: Array, index: Array) -> None:
         )
 
 
-def _closed_contours(path: Path, dataset: Any, chosen: Mapping[int, int], note: Note) -> dict[int, list[Array]]:
+def _closed_contours(path: Path, dataset: Any, chosen: Mapping[int, str], note: Note) -> dict[int, list[Array]]:
     """By region number, the points (n, 3) in LPS mm of each contour of the chosen regions that encloses something."""
     contours: dict[int, list[Array]] = {}
     num_open = 0

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import pytest
+
+from shared.layouts import LAYOUTS, Found, found_in
+from voxelocity_observe.core.errors import VoxelocityError
+
+pytest.importorskip("SimpleITK")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_public_data_set_is_understood(name, tmp_path):
+    layout = LAYOUTS[name]
+    folder = layout.make(tmp_path / "data")
+    expected = Found(cases=layout.cases, channels=layout.channels, classes=layout.classes)
+    assert found_in(folder, tmp_path / "lists", layout.hints) == expected
+
+
+@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout.hints.raters])
+def test_a_rater_must_be_chosen(name, tmp_path):
+    with pytest.raises(VoxelocityError, match="--raters"):
+        found_in(LAYOUTS[name].make(tmp_path / "data"), tmp_path / "lists")

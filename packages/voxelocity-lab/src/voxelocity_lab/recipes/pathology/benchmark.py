@@ -370,12 +370,12 @@ def _monai_heat(
         {"image": str(piece.slide), "location": [row * SQUARE - margin, column * SQUARE - margin]}
         for row, column in squares
     ]
-    options = {"batch_size": config.heat.batch_size, "num_workers": cpu_budget(), "reader": reader}
+    options = {"batch_size": config.heat.batch_size, "num_workers": cpu_budget()}
     with torch.inference_mode():
         # The network takes intensities from 0 to 1.
         logits = [
             network.patches((batch["image"].as_tensor().to(call.device) + 1.0) / 2.0)
-            for batch in _monai_loader(items, config, changes=False, **options)
+            for batch in _monai_loader(items, config, changes=False, reader=reader, **options)
         ]
     found = np.full((height, width), np.nan, np.float32)
     found[tuple(np.transpose(squares))] = torch.cat(logits).sigmoid().cpu().numpy()

@@ -158,7 +158,14 @@ def plan(scenario: Scenario, preprocessed: Path) -> None:
     api.preprocess([scenario.dataset_id], configurations=[_CONFIGURATION], num_processes=[1])
 
 
-def train(scenario: Scenario, preprocessed: Path, results: Path) -> Path:
+def train(
+    scenario: Scenario,
+    preprocessed: Path,
+    results: Path,
+    *,
+    configuration: str = _CONFIGURATION,
+    plans_name: str = _PLANS,
+) -> Path:
     """The results folder, trained by nnU-Net's own trainer."""
     import torch
     from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoDA import nnUNetTrainerNoDA
@@ -166,18 +173,18 @@ def train(scenario: Scenario, preprocessed: Path, results: Path) -> Path:
     # The predictor finds the class that made a checkpoint by its name; the search for this one needs no timm.
     trainer_class = type("nnUNetTrainer", (nnUNetTrainerNoDA,), {})
     source = preprocessed / f"Dataset{scenario.dataset_id}_small"
-    folder = results / source.name / f"nnUNetTrainer__{_PLANS}__{_CONFIGURATION}"
+    folder = results / source.name / f"nnUNetTrainer__{plans_name}__{configuration}"
     description = json.loads((source / "dataset.json").read_text())
     for fold in scenario.folds:
         here = folder / f"fold_{fold}"
         if (here / "checkpoint_final.pth").exists():
             continue
         begun = here / "checkpoint_latest.pth"
-        plans = json.loads((source / f"{_PLANS}.json").read_text()) | {"continue_training": begun.exists()}
+        plans = json.loads((source / f"{plans_name}.json").read_text()) | {"continue_training": begun.exists()}
         # Without worker processes, a small training starts at once.
         os.environ.update(nnUNet_n_proc_DA="0")
         torch.manual_seed(0)
-        trainer = trainer_class(plans, _CONFIGURATION, fold, description, device=torch.device("cpu"))
+        trainer = trainer_class(plans, configuration, fold, description, device=torch.device("cpu"))
         trainer.num_epochs, trainer.save_every = scenario.num_epochs, 1
         trainer.num_iterations_per_epoch, trainer.num_val_iterations_per_epoch = 100, 1
         trainer.initialize()
@@ -187,8 +194,12 @@ def train(scenario: Scenario, preprocessed: Path, results: Path) -> Path:
         if scenario.thick_axis >= 0:
             # Trained without augmentation, nnU-Net does not mirror; the models that people have do, and phantoms have
             # no sides.
-            trainer.inference_allowed_mirroring_axes = (0, 1, 2)
+            num_axes = len(trainer.configuration_manager.patch_size)
+            trainer.inference_allowed_mirroring_axes = tuple(range(num_axes))
         trainer.save_checkpoint(str(here / "checkpoint_final.pth"))
+        if trainer.configuration_manager.next_stage_names:
+            # Writes what the second network of a cascade is trained on.
+            trainer.perform_actual_validation()
     return folder
 
 
@@ -237,8 +248,11 @@ def _stage_seconds(table: Path) -> dict[str, float]:
     return {name: sum(float(row[name]) for row in rows) for name in names}
 
 
-def predict_nnunet(folder: Path, scans: list[Path], out: Path) -> None:
-    """nnU-Net's predictor in this process: for few small cases, starting its worker processes would take longer."""
+def predict_nnunet(folder: Path, scans: list[Path], out: Path, *, first: Path | None = None) -> None:
+    """nnU-Net's predictor in this process: for few small cases, starting its worker processes would take longer.
+
+    `first` has the predictions of the first network of a cascade.
+    """
     import torch
     from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 
@@ -246,19 +260,31 @@ def predict_nnunet(folder: Path, scans: list[Path], out: Path) -> None:
     predictor = nnUNetPredictor(device=torch.device("cpu"), allow_tqdm=False)
     folds = sorted(int(path.name[5:]) if path.name != "fold_all" else "all" for path in folder.glob("fold_*"))
     predictor.initialize_from_trained_model_folder(str(folder), tuple(folds))
-    predictor.predict_from_files_sequential([[str(scan)] for scan in scans], _names_of(scans, out))
+    predictor.predict_from_files_sequential(
+        [[str(scan)] for scan in scans],
+        _names_of(scans, out),
+        folder_with_segs_from_prev_stage=None if first is None else str(first),
+    )
 
 
 def _names_of(scans: list[Path], out: Path) -> list[str]:
     return [str(out / scan.name.removesuffix(f"_0000{_ENDING}")) for scan in scans]
 
 
-def predict_ours(folder: Path, scans: list[Path], out: Path) -> None:
+def predict_ours(folder: Path, scans: list[Path], out: Path, *, float16_sums: bool = False) -> None:
     import torch
 
     from voxelocity.infer import predict_files
 
-    predict_files(folder, scans, out, device=torch.device("cpu"), num_threads=os.cpu_count() or 1)
+    predict_files(
+        folder,
+        scans,
+        out,
+        device=torch.device("cpu"),
+        num_threads=os.cpu_count() or 1,
+        float16_sums=float16_sums,
+        postprocess=False,
+    )
 
 
 def _do_without_sklearn() -> None:

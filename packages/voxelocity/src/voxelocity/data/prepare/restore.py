@@ -74,6 +74,7 @@ class Restoration:
         num_threads: pieces of a box made at once.
         is_softmax: whether the scores are logits whose probabilities are interpolated.
         region_order: for overlapping classes, the class index of each score; the scores must then be logits.
+        rounds_to_float16: whether interpolated scores are rounded before they are compared, as in nnU-Net; slower.
         engine: as in `PrepareConfig`.
     """
 
@@ -85,11 +86,13 @@ class Restoration:
         num_threads: int = 1,
         is_softmax: bool = False,
         region_order: Sequence[int] = (),
+        rounds_to_float16: bool = False,
         engine: resample.ResampleEngine = "auto",
     ) -> None:
         self._shape, self._steps, self._num_threads = shape, list(trace), num_threads
         self._order, self._is_softmax = np.array(region_order, dtype=np.uint8), is_softmax
-        self._is_compiled = engine == "auto" and has_loops()
+        self._rounds = rounds_to_float16
+        self._is_compiled = engine == "auto" and has_loops() and not rounds_to_float16
         self._positions: tuple[Positions, ...] = tuple(np.arange(n, dtype=np.float64) for n in shape)
         if is_resampled(trace):
             self._positions = resample.positions_back(self._steps.pop())
@@ -173,7 +176,8 @@ class Restoration:
             scores /= scores.sum(axis=0)
 
         def fill(part: slice) -> None:
-            fill_classes_plain(scores, (positions[0][part], *positions[1:]), target[part], self._order)
+            within = (positions[0][part], *positions[1:])
+            fill_classes_plain(scores, within, target[part], self._order, rounds=self._rounds)
 
         self._in_parts(fill, target.shape)
 
@@ -208,7 +212,12 @@ def is_resampled(trace: Trace) -> bool:
 
 
 def fill_classes_plain(
-    scores_kxyz: Array, positions: tuple[Positions, ...], target_xyz: npt.NDArray[np.uint8], order: Array
+    scores_kxyz: Array,
+    positions: tuple[Positions, ...],
+    target_xyz: npt.NDArray[np.uint8],
+    order: Array,
+    *,
+    rounds: bool = False,
 ) -> None:
     """Interpolates every score, and writes the class of each voxel: the slow reference.
 
@@ -217,13 +226,19 @@ def fill_classes_plain(
         positions: of the target's voxels along each axis.
         target_xyz: uint8, zeros.
         order: (k,) uint8, the class of each channel, for overlapping classes; empty otherwise.
+        rounds: whether interpolated scores are rounded to float16.
     """
+
+    def interpolated(scores_xyz: Array) -> Array:
+        scores = resample.interpolate(scores_xyz, positions, engine="auto" if rounds else "numpy")
+        return scores.astype(np.float16).astype(np.float32) if rounds else scores
+
     # A copy, because nothing is interpolated where all positions are whole.
-    best = np.array(resample.interpolate(scores_kxyz[0], positions, engine="numpy"))
+    best = np.array(interpolated(scores_kxyz[0]))
     if len(order):
         target_xyz[best > 0.0] = order[0]
     for index in range(1, len(scores_kxyz)):
-        scores = resample.interpolate(scores_kxyz[index], positions, engine="numpy")
+        scores = interpolated(scores_kxyz[index])
         if len(order):
             target_xyz[scores > 0.0] = order[index]
             continue

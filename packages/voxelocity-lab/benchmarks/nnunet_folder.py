@@ -158,14 +158,7 @@ def plan(scenario: Scenario, preprocessed: Path) -> None:
     api.preprocess([scenario.dataset_id], configurations=[_CONFIGURATION], num_processes=[1])
 
 
-def train(
-    scenario: Scenario,
-    preprocessed: Path,
-    results: Path,
-    *,
-    configuration: str = _CONFIGURATION,
-    plans_name: str = _PLANS,
-) -> Path:
+def train(scenario: Scenario, preprocessed: Path, results: Path) -> Path:
     """The results folder, trained by nnU-Net's own trainer."""
     import torch
     from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoDA import nnUNetTrainerNoDA
@@ -173,18 +166,18 @@ def train(
     # The predictor finds the class that made a checkpoint by its name; the search for this one needs no timm.
     trainer_class = type("nnUNetTrainer", (nnUNetTrainerNoDA,), {})
     source = preprocessed / f"Dataset{scenario.dataset_id}_small"
-    folder = results / source.name / f"nnUNetTrainer__{plans_name}__{configuration}"
+    folder = results / source.name / f"nnUNetTrainer__{_PLANS}__{_CONFIGURATION}"
     description = json.loads((source / "dataset.json").read_text())
     for fold in scenario.folds:
         here = folder / f"fold_{fold}"
         if (here / "checkpoint_final.pth").exists():
             continue
         begun = here / "checkpoint_latest.pth"
-        plans = json.loads((source / f"{plans_name}.json").read_text()) | {"continue_training": begun.exists()}
+        plans = json.loads((source / f"{_PLANS}.json").read_text()) | {"continue_training": begun.exists()}
         # Without worker processes, a small training starts at once.
         os.environ.update(nnUNet_n_proc_DA="0")
         torch.manual_seed(0)
-        trainer = trainer_class(plans, configuration, fold, description, device=torch.device("cpu"))
+        trainer = trainer_class(plans, _CONFIGURATION, fold, description, device=torch.device("cpu"))
         trainer.num_epochs, trainer.save_every = scenario.num_epochs, 1
         trainer.num_iterations_per_epoch, trainer.num_val_iterations_per_epoch = 100, 1
         trainer.initialize()
@@ -194,12 +187,8 @@ def train(
         if scenario.thick_axis >= 0:
             # Trained without augmentation, nnU-Net does not mirror; the models that people have do, and phantoms have
             # no sides.
-            num_axes = len(trainer.configuration_manager.patch_size)
-            trainer.inference_allowed_mirroring_axes = tuple(range(num_axes))
+            trainer.inference_allowed_mirroring_axes = (0, 1, 2)
         trainer.save_checkpoint(str(here / "checkpoint_final.pth"))
-        if trainer.configuration_manager.next_stage_names:
-            # Writes what the second network of a cascade is trained on.
-            trainer.perform_actual_validation()
     return folder
 
 

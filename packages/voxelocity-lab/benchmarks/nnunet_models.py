@@ -2,9 +2,9 @@
 
     python benchmarks/nnunet_models.py [--work FOLDER] [--repeats 5] [--only cascade]
 
-Plans are nnU-Net's own, with patches and networks made small enough for a CPU, and nnU-Net's own trainer trains each
-network for a few short epochs, where FOLDER does not have it yet. Both predict the held-out cases, alternating; ours
-also with sums in float16, as nnU-Net's. Needs nnU-Net with its dependencies in this Python. Writes
+Plans are nnU-Net's own, with patches and networks made small enough for a CPU, and nnU-Net's own trainer writes each
+folder, with random weights: their labels change from voxel to voxel, so more voxels are near a tie than with trained ones.
+Both predict the same cases, alternating; ours also with sums in float16, as nnU-Net's. Needs nnU-Net with its dependencies in this Python. Writes
 `benchmarks/results/nnunet_models.json`; with `--only`, the other kinds stay as they are there.
 """
 
@@ -24,22 +24,22 @@ from pathlib import Path
 from typing import Any
 
 from harness import alternate, differing_voxels, head, parser_of, write_record
-from nnunet_folder import Scenario, predict_nnunet, predict_ours, train, write_dataset
+from nnunet_folder import Scenario, predict_nnunet, predict_ours, write_dataset
 from voxelocity_observe.core.clock import Stopwatch
 
 _ENDING = ".nii.gz"
 _SECOND, _FIRST = "3d_cascade_fullres", "3d_lowres"
-_CLASS = "dynamic_network_architectures.architectures.unet"
+_STD = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of model, and the data it is trained on.
+    """A kind of model, and the data it is planned for.
 
     Attributes:
         name: of the kind.
-        data: the data set; of the hippocampus, or phantoms of CTs.
-        configuration: nnU-Net's name of what is trained.
+        data: the data set: of the hippocampus, or phantoms of CTs.
+        configuration: nnU-Net's name of it.
         planner: nnU-Net's class that plans.
         plans: the name that it gives its plans.
         is_archive: whether ours predicts with what `nnUNetv2_export_model_to_zip` wrote.
@@ -53,9 +53,9 @@ class Kind:
     is_archive: bool = False
 
 
-_HIPPOCAMPUS = Scenario(name="hippocampus", dataset_id=411, patch=(24, 32, 24), num_epochs=4)
-_THICK = Scenario(name="thick slices", dataset_id=412, patch=(8, 48, 40), thick_axis=2, num_epochs=4)
-_PHANTOMS = Scenario(name="phantoms", dataset_id=413, patch=(32, 40, 40), thick_axis=3, num_epochs=3, num_test=4)
+_HIPPOCAMPUS = Scenario(name="hippocampus", dataset_id=411, patch=(24, 32, 24))
+_THICK = Scenario(name="thick slices", dataset_id=412, patch=(8, 48, 40), thick_axis=2)
+_PHANTOMS = Scenario(name="phantoms", dataset_id=413, patch=(32, 40, 40), thick_axis=3, num_test=4)
 _RES_ENC = {"planner": "nnUNetPlannerResEncM", "plans": "nnUNetResEncUNetMPlans"}
 KINDS = (
     # Real MR, plane by plane.
@@ -72,40 +72,32 @@ KINDS = (
 
 
 def plan(kind: Kind, preprocessed: Path) -> None:
-    """Plans and preprocesses as nnU-Net does, after patches and networks were made small enough for a CPU."""
+    """Plans as nnU-Net does; then patches and networks are made small enough for a CPU."""
     from nnunetv2.experiment_planning import plan_and_preprocess_api as api
 
     number = kind.data.dataset_id
     folder = preprocessed / f"Dataset{number}_small"
     path = folder / f"{kind.plans}.json"
-    if not path.exists():
-        if not (folder / "dataset_fingerprint.json").exists():
-            api.extract_fingerprints([number], num_processes=1, show_progress_bar=False)
-        api.plan_experiments([number], experiment_planner_class_name=kind.planner)
-        plans = json.loads(path.read_text())
-        found = plans["configurations"]
-        full = found["3d_fullres"]
-        # nnU-Net plans these for larger scans only.
-        found[_FIRST] = {
-            **full,
-            "data_identifier": f"{kind.plans}_{_FIRST}",
-            "spacing": [1.5 * length for length in full["spacing"]],
-            "next_stage": _SECOND,
-        }
-        found[_SECOND] = {"inherits_from": "3d_fullres", "previous_stage": _FIRST}
-        for configuration in found.values():
-            if "architecture" in configuration:
-                _shrink(configuration, kind.data)
-        path.write_text(json.dumps(plans))
-    configurations = {_SECOND: [_FIRST, "3d_fullres"]}.get(kind.configuration, [kind.configuration])
-    missing = [name for name in configurations if not (folder / _identifier(path, name)).is_dir()]
-    if missing:
-        api.preprocess([number], kind.plans, configurations=missing, num_processes=[1] * len(missing))
-
-
-def _identifier(path: Path, configuration: str) -> str:
-    identifier: str = json.loads(path.read_text())["configurations"][configuration]["data_identifier"]
-    return identifier
+    if path.exists():
+        return
+    if not (folder / "dataset_fingerprint.json").exists():
+        api.extract_fingerprints([number], num_processes=1, show_progress_bar=False)
+    api.plan_experiments([number], experiment_planner_class_name=kind.planner)
+    plans = json.loads(path.read_text())
+    found = plans["configurations"]
+    full = found["3d_fullres"]
+    # nnU-Net plans these for larger scans only.
+    found[_FIRST] = {
+        **full,
+        "data_identifier": f"{kind.plans}_{_FIRST}",
+        "spacing": [1.5 * length for length in full["spacing"]],
+        "next_stage": _SECOND,
+    }
+    found[_SECOND] = {"inherits_from": "3d_fullres", "previous_stage": _FIRST}
+    for configuration in found.values():
+        if "architecture" in configuration:
+            _shrink(configuration, kind.data)
+    path.write_text(json.dumps(plans))
 
 
 def _shrink(configuration: dict[str, Any], data: Scenario) -> None:
@@ -122,6 +114,36 @@ def _shrink(configuration: dict[str, Any], data: Scenario) -> None:
     configuration |= {"patch_size": patch, "batch_size": 2 if num_axes == 3 else 12}
     architecture |= {"n_stages": 3, "features_per_stage": [8, 16, 32], "kernel_sizes": kernels, "strides": strides}
     architecture |= {depth: [1, 2, 2], "n_conv_per_stage_decoder": [1, 2]}
+
+
+def make(kind: Kind, configuration: str, preprocessed: Path, results: Path) -> Path:
+    """The results folder of a configuration, written by nnU-Net's own trainer; with random weights.
+
+    The last layer's are enlarged, so that every class is the largest somewhere.
+    """
+    import torch
+    from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
+
+    source = preprocessed / f"Dataset{kind.data.dataset_id}_small"
+    folder = results / source.name / f"nnUNetTrainer__{kind.plans}__{configuration}"
+    path = folder / "fold_all" / "checkpoint_final.pth"
+    if path.exists():
+        return folder
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plans = json.loads((source / f"{kind.plans}.json").read_text()) | {"continue_training": False}
+    description = json.loads((source / "dataset.json").read_text())
+    torch.manual_seed(0)
+    trainer = nnUNetTrainer(plans, configuration, "all", description, device=torch.device("cpu"))
+    trainer.initialize()
+    for layer in trainer.network.decoder.seg_layers:
+        torch.nn.init.normal_(layer.weight, std=_STD)
+    num_axes = len(trainer.configuration_manager.patch_size)
+    trainer.inference_allowed_mirroring_axes = tuple(range(num_axes))
+    # As at the start of a training.
+    (folder / "plans.json").write_text(json.dumps(plans))
+    (folder / "dataset.json").write_text(json.dumps(description))
+    trainer.save_checkpoint(str(path))
+    return folder
 
 
 def export(folder: Path, kind: Kind, out: Path) -> Path:
@@ -198,7 +220,7 @@ def measure(kinds: list[Kind], work: Path, *, repeats: int) -> dict[str, Any]:
         plan(kind, preprocessed)
         stages = [_FIRST, _SECOND] if kind.configuration == _SECOND else [kind.configuration]
         for stage in stages:
-            folder = train(kind.data, preprocessed, results, configuration=stage, plans_name=kind.plans)
+            folder = make(kind, stage, preprocessed, results)
         images = raw / f"Dataset{kind.data.dataset_id}_small" / "imagesTs"
         found[kind.name] = compare(kind, folder, images, work, repeats=repeats)
         print(kind.name, json.dumps(found[kind.name]), flush=True)

@@ -84,5 +84,5 @@ def test_in_order_windows_move_along_z_first_then_y_then_x():
     shape, window = (20, 14, 40), (8, 8, 8)
     found = tiling_of(shape, window, 0.5, spread="even", in_order=True)
     assert found.axes == (0,)
-    assert tiling_of(shape, window, 0.5, spread="even").axes == (2,)
+    assert tiling_of(shape, window, 0.5, spread="even").axes[0] == 2
     assert [box.start for box in found.windows] == sorted(box.start for box in found.windows)

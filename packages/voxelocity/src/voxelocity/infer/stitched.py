@@ -203,6 +203,7 @@ class Stitched(Generic[Sink]):
         inside = _within(part, box)
         weights = self._importance(arrays.device_of(total))[inside.slices]
         if self._rounds:
+            assert not isinstance(logits_kxyz, Mirrored), "made by kernels, which do not round"
             arrays.add_rounded(total, logits_kxyz[:, *inside.slices], weights)
         else:
             add_weighted(total, part_of(logits_kxyz, inside), weights)

@@ -3,9 +3,9 @@
     python benchmarks/nnunet_models.py [--work FOLDER] [--repeats 5] [--only cascade]
 
 Plans are nnU-Net's own, with patches and networks made small enough for a CPU, and nnU-Net's own trainer writes each
-folder, with random weights: their labels change from voxel to voxel, so more voxels are near a tie than with trained ones.
-Both predict the same cases, alternating; ours also with sums in float16, as nnU-Net's. Needs nnU-Net with its dependencies in this Python. Writes
-`benchmarks/results/nnunet_models.json`; with `--only`, the other kinds stay as they are there.
+folder, with random weights: labels change from voxel to voxel, so more of them are near a tie than with trained ones.
+Both predict the same cases, alternating; ours also with sums in float16, as nnU-Net's. Needs nnU-Net with its
+dependencies in this Python. Writes `benchmarks/results/nnunet_models.json`; with `--only`, the other kinds stay in it.
 """
 
 from __future__ import annotations

@@ -48,8 +48,10 @@ CHECKPOINTS = ("checkpoint_final.pth", "checkpoint_best.pth")
 _TURNING_READERS = ("NibabelIOWithReorient", "SimpleITKIOWithReorient")
 # Of nnU-Net's own trainers, those that people use; none changes the network of the plans.
 _TRAINERS = r"nnUNetTrainer(_?(\d+epochs|NoMirroring|onlyMirror01|NoDA|DA5|DAOrd0|DASegOrd0))*"
-# torch convolves a single window in a slower way: 0.9 s for a hippocampus, 0.2 s in pairs. Planes are small.
-_WINDOWS, _PLANES = 2, 8
+# torch convolves a single window in a slower way: 0.9 s for a hippocampus, 0.2 s in pairs. Of small planes, more come
+# in one pass.
+_WINDOWS, _MOST_PLANES, _PLANE_VOXELS = 2, 32, 1 << 18
+_KERNEL_AXES = 4
 
 
 class _ResampleLogits(KnownKeys):
@@ -209,7 +211,7 @@ def _spec(
 ) -> PredictionSpec:
     dataset = results.dataset
     labels, region_order = _labels(dataset, where / DATASET)
-    missing = configuration.num_missing
+    missing, num_planes = configuration.num_missing, _PLANE_VOXELS // max(1, math.prod(configuration.patch_size))
     return parse_keys(
         PredictionSpec,
         {
@@ -220,13 +222,13 @@ def _spec(
             "restored": "logits",
             "window": {
                 "shape_voxel": (*(1,) * missing, *configuration.patch_size),
-                "batch_size": _PLANES if missing else _WINDOWS,
+                "batch_size": max(_WINDOWS, min(num_planes, _MOST_PLANES)) if missing else _WINDOWS,
                 "spread": "even",
                 "blend": "nnunet",
                 "mirror_axes": [axis + missing for axis in mirror_axes],
             },
             # nnU-Net's choice on a GPU; a CPU computes in float32.
-            "precision": {"compute": "float16"},
+            "precision": {"compute": "float16", "channels_last": True},
         },
         where,
     )
@@ -331,7 +333,7 @@ def _network(
         raise damaged(where, f": patch_size {shape} is not a multiple of {divisor}, which its strides need")
     return network_with(
         partial(PlannedUNet, plan, num_channels=num_ends[0], num_classes=num_ends[1]),
-        _weights(checkpoint),
+        _weights(checkpoint, is_planar=plan.num_axes == 2),
         path,
         hint=f"its trainer, {checkpoint.trainer_name}, may have changed the network: predict with nnU-Net itself",
     )
@@ -366,10 +368,10 @@ def _earlier_architecture(configuration: Mapping[str, Any], where: str) -> dict[
     return {"network_class_name": name, "arch_kwargs": arguments}
 
 
-def _weights(checkpoint: _Checkpoint) -> dict[str, torch.Tensor]:
-    """Each once: nnU-Net's modules have each layer under several names."""
+def _weights(checkpoint: _Checkpoint, *, is_planar: bool) -> dict[str, torch.Tensor]:
+    """Each once: nnU-Net's modules have each layer under several names. Those of planes get an axis."""
     return {
-        name.removeprefix("module."): tensor
+        name.removeprefix("module."): tensor.unsqueeze(2) if is_planar and tensor.dim() == _KERNEL_AXES else tensor
         for name, tensor in checkpoint.network_weights.items()
         if ".all_modules." not in name and "decoder.encoder." not in name
     }

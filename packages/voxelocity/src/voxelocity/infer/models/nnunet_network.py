@@ -13,8 +13,11 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from voxelocity.core.config import Config
+from voxelocity.core.region import Index3
+from voxelocity.step.fused_norm import InstanceNorm, NormedSequence
 
 MOST_LEVELS = 12
+_ONES = (1, 1, 1)
 _Count = Annotated[int, Field(ge=1, le=4096)]
 # Layers of a level: nnU-Net's largest presets have 6.
 _Layers = Annotated[int, Field(ge=1, le=64)]
@@ -32,16 +35,12 @@ NETWORKS = (
 )
 """Every name of the two networks in plans."""
 _NORMS: Mapping[str, type[nn.Module]] = {
-    "torch.nn.modules.instancenorm.InstanceNorm2d": nn.InstanceNorm2d,
-    "torch.nn.modules.instancenorm.InstanceNorm3d": nn.InstanceNorm3d,
-    "torch.nn.modules.batchnorm.BatchNorm2d": nn.BatchNorm2d,
+    "torch.nn.modules.instancenorm.InstanceNorm2d": InstanceNorm,
+    "torch.nn.modules.instancenorm.InstanceNorm3d": InstanceNorm,
+    "torch.nn.modules.batchnorm.BatchNorm2d": nn.BatchNorm3d,
     "torch.nn.modules.batchnorm.BatchNorm3d": nn.BatchNorm3d,
 }
 _ACTIVATIONS: Mapping[str, type[nn.Module]] = {"torch.nn.LeakyReLU": nn.LeakyReLU, "torch.nn.ReLU": nn.ReLU}
-# By number of axes.
-_CONVOLUTION: Mapping[int, Any] = {2: nn.Conv2d, 3: nn.Conv3d}
-_TRANSPOSED: Mapping[int, Any] = {2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
-_POOL: Mapping[int, Any] = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
 
 
 class _NormOptions(Config):
@@ -98,9 +97,14 @@ class Architecture(Config):
         return 2 if self.conv_op.endswith("2d") else 3
 
     @property
-    def ones(self) -> tuple[int, ...]:
-        """The stride of a layer that keeps the size."""
-        return (1,) * self.num_axes
+    def kernels(self) -> list[Index3]:
+        """`kernel_sizes` along three axes."""
+        return [_in_space(sides) for sides in self.kernel_sizes]
+
+    @property
+    def steps(self) -> list[Index3]:
+        """`strides` along three axes."""
+        return [_in_space(sides) for sides in self.strides]
 
     @property
     def _num_encoder_levels(self) -> int:
@@ -118,34 +122,38 @@ class Architecture(Config):
         return _ACTIVATIONS[self.nonlin](**options)
 
 
+def _in_space(sides: tuple[int, ...]) -> Index3:
+    """Planes are one voxel thick."""
+    *first, second, third = sides
+    return (first[0] if first else 1, second, third)
+
+
 class PlannedUNet(nn.Module):
     """nnU-Net's PlainConvUNet or ResidualEncoderUNet without deep supervision.
 
-    Maps images (b, num_channels, x, y, z) to logits (b, num_classes, x, y, z). Residual if its plan counts blocks. The
-    network of a plan with two axes takes windows of one plane: x is 1.
+    Maps images (b, num_channels, x, y, z) to logits (b, num_classes, x, y, z). Residual if its plan counts blocks. A
+    plan with two axes gives kernels that are one voxel thick along x, so planes do not see each other; its weights get
+    that axis.
     """
 
     def __init__(self, plan: Architecture, *, num_channels: int, num_classes: int) -> None:
         super().__init__()
-        self._is_planar = plan.num_axes == 2
         self.encoder = _Encoder(plan, num_channels)
         self.decoder = _Decoder(plan, num_classes)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        if self._is_planar:
-            image = image.squeeze(2)
         logits: torch.Tensor = self.decoder(self.encoder(image))
-        return logits.unsqueeze(2) if self._is_planar else logits
+        return logits
 
 
 class _Encoder(nn.Module):
     def __init__(self, plan: Architecture, num_channels: int) -> None:
         super().__init__()
-        widths, kernels = plan.features_per_stage, plan.kernel_sizes
-        levels = zip(kernels, plan.strides, plan.n_conv_per_stage or plan.n_blocks_per_stage, strict=True)
+        widths, kernels, strides = plan.features_per_stage, plan.kernels, plan.steps
+        levels = zip(kernels, strides, plan.n_conv_per_stage or plan.n_blocks_per_stage, strict=True)
         self.stem: nn.Module = nn.Identity()
         if plan.n_blocks_per_stage:
-            self.stem = _Convolutions(num_channels, widths[0], kernels[0], plan.ones, 1, plan)
+            self.stem = _Convolutions(num_channels, widths[0], kernels[0], _ONES, 1, plan)
             num_channels = widths[0]
         level_class = _ResidualLevel if plan.n_blocks_per_stage else _PlainLevel
         self.stages = nn.Sequential()
@@ -165,16 +173,16 @@ class _Encoder(nn.Module):
 class _Decoder(nn.Module):
     def __init__(self, plan: Architecture, num_classes: int) -> None:
         super().__init__()
-        widths, kernels, strides = plan.features_per_stage, plan.kernel_sizes, plan.strides
+        widths, kernels, strides = plan.features_per_stage, plan.kernels, plan.steps
         self.transpconvs, self.stages = nn.ModuleList(), nn.ModuleList()
         # Those of the coarser levels serve training only; checkpoints have their weights too.
         self.seg_layers = nn.ModuleList()
         for level, count in zip(reversed(range(plan.n_stages - 1)), plan.n_conv_per_stage_decoder, strict=True):
             width, stride = widths[level], strides[level + 1]
-            up = _TRANSPOSED[plan.num_axes](widths[level + 1], width, stride, stride, bias=plan.conv_bias)
+            up = nn.ConvTranspose3d(widths[level + 1], width, stride, stride, bias=plan.conv_bias)
             self.transpconvs.append(up)
-            self.stages.append(_Convolutions(2 * width, width, kernels[level], plan.ones, count, plan))
-            self.seg_layers.append(_CONVOLUTION[plan.num_axes](width, num_classes, 1))
+            self.stages.append(_Convolutions(2 * width, width, kernels[level], _ONES, count, plan))
+            self.seg_layers.append(nn.Conv3d(width, num_classes, 1))
 
     def forward(self, skips: list[torch.Tensor]) -> torch.Tensor:
         features = skips.pop()
@@ -184,61 +192,61 @@ class _Decoder(nn.Module):
         return logits
 
 
-class _Convolution(nn.Sequential):
+class _Convolution(NormedSequence):
     """A convolution, normalized; `is_active`: with an activation."""
 
     def __init__(
         self,
         before: int,
         after: int,
-        kernel: _Sides,
-        stride: _Sides,
+        kernel: Index3,
+        stride: Index3,
         plan: Architecture,
         *,
         has_bias: bool | None = None,
         is_active: bool = True,
     ) -> None:
         super().__init__()
-        padding = tuple((k - 1) // 2 for k in kernel)
+        x, y, z = ((k - 1) // 2 for k in kernel)
         bias = plan.conv_bias if has_bias is None else has_bias
-        self.conv = _CONVOLUTION[plan.num_axes](before, after, kernel, stride, padding, bias=bias)
+        self.conv = nn.Conv3d(before, after, kernel, stride, (x, y, z), bias=bias)
         self.norm = plan.norm(after)
         if is_active:
             self.nonlin = plan.activation()
 
 
 class _Convolutions(nn.Sequential):
-    def __init__(self, before: int, after: int, kernel: _Sides, stride: _Sides, count: int, plan: Architecture) -> None:
+    def __init__(self, before: int, after: int, kernel: Index3, stride: Index3, count: int, plan: Architecture) -> None:
         super().__init__()
-        rest = (_Convolution(after, after, kernel, plan.ones, plan) for _ in range(count - 1))
+        rest = (_Convolution(after, after, kernel, _ONES, plan) for _ in range(count - 1))
         self.convs = nn.Sequential(_Convolution(before, after, kernel, stride, plan), *rest)
 
 
 class _PlainLevel(nn.Sequential):
-    def __init__(self, before: int, after: int, kernel: _Sides, stride: _Sides, count: int, plan: Architecture) -> None:
+    def __init__(self, before: int, after: int, kernel: Index3, stride: Index3, count: int, plan: Architecture) -> None:
         super().__init__(_Convolutions(before, after, kernel, stride, count, plan))
 
 
 class _ResidualLevel(nn.Sequential):
-    def __init__(self, before: int, after: int, kernel: _Sides, stride: _Sides, count: int, plan: Architecture) -> None:
+    def __init__(self, before: int, after: int, kernel: Index3, stride: Index3, count: int, plan: Architecture) -> None:
         super().__init__()
-        rest = (_ResidualBlock(after, after, kernel, plan.ones, plan) for _ in range(count - 1))
+        rest = (_ResidualBlock(after, after, kernel, _ONES, plan) for _ in range(count - 1))
         self.blocks = nn.Sequential(_ResidualBlock(before, after, kernel, stride, plan), *rest)
 
 
 class _ResidualBlock(nn.Module):
     """Two convolutions and a shortcut that is pooled where they have a stride (ResNet-D)."""
 
-    def __init__(self, before: int, after: int, kernel: _Sides, stride: _Sides, plan: Architecture) -> None:
+    def __init__(self, before: int, after: int, kernel: Index3, stride: Index3, plan: Architecture) -> None:
         super().__init__()
         self.conv1 = _Convolution(before, after, kernel, stride, plan)
-        self.conv2 = _Convolution(after, after, kernel, plan.ones, plan, is_active=False)
+        self.conv2 = _Convolution(after, after, kernel, _ONES, plan, is_active=False)
         self.nonlin2 = plan.activation()
         shortcut: list[nn.Module] = []
-        if stride != plan.ones:
-            shortcut.append(_POOL[plan.num_axes](stride, stride))
+        if stride != _ONES:
+            shortcut.append(nn.AvgPool3d(stride, stride))
         if before != after:
-            shortcut.append(_Convolution(before, after, plan.ones, plan.ones, plan, has_bias=False, is_active=False))
+            shortcut.append(_Convolution(before, after, _ONES, _ONES, plan, has_bias=False, is_active=False))
         self.skip = nn.Sequential(*shortcut)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:

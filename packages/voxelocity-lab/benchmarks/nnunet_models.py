@@ -158,6 +158,8 @@ def export(folder: Path, kind: Kind, out: Path) -> Path:
         path.parent.mkdir(exist_ok=True)
         # Short trainings lack what the export also packs.
         path.touch()
+    if not (folder / "dataset_fingerprint.json").exists():
+        (folder / "dataset_fingerprint.json").write_text("{}")
     export_pretrained_model(
         kind.data.dataset_id, str(out), (kind.configuration,), plans_identifier=kind.plans, folds=("all",)
     )

@@ -77,8 +77,8 @@ def _open_run(folder: Path, factory: str) -> Model:
 _RUN = ModelKind(name="run", holds=is_run, open=_open_run)
 KINDS = (
     ModelKind(name="nnU-Net", holds=is_nnunet, open=_open_nnunet, is_inside=True),
-    ModelKind(name="nnU-Net archive", holds=is_nnunet_archive, open=_open_nnunet_zip),
-    ModelKind(name="nnU-Net in parts", holds=holds_nnunet_parts, open=_open_nnunet_parts),
+    ModelKind(name="nnU-Net", holds=is_nnunet_archive, open=_open_nnunet_zip),
+    ModelKind(name="nnU-Net", holds=holds_nnunet_parts, open=_open_nnunet_parts),
     ModelKind(name="MONAI bundle", holds=is_bundle, open=_open_bundle),
     ModelKind(name="export", holds=is_export, open=_open_export),
     _RUN,

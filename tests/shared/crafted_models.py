@@ -163,6 +163,23 @@ def _nnunet_data_sets(folder: Path) -> Trial:
     return trial
 
 
+def _nnunet_archives(folder: Path) -> Trial:
+    from voxelocity.infer import open_model
+
+    place = save_nnunet(folder / "n" / "nnUNetTrainer__nnUNetPlans__3d_fullres")
+    path = folder / "n.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(file for file in place.rglob("*") if file.is_file()):
+            archive.write(file, file.relative_to(folder))
+    content, network = path.read_bytes(), open_model(path).network.state_dict()
+
+    def trial(numbers: random.Random) -> None:
+        path.write_bytes(mutated_bytes(numbers, content))
+        _same(dict(open_model(path).network.state_dict()), dict(network), "weights")
+
+    return trial
+
+
 def _bundles(name: str, ending: str) -> Callable[[Path], Trial]:
     def make(folder: Path) -> Trial:
         from voxelocity.infer import open_model
@@ -185,6 +202,7 @@ MODELS = (
     Kind("damaged checkpoints of others", 150, _damaged_checkpoint),
     Kind("plans of nnU-Net", 200, _nnunet_plans),
     Kind("dataset.json of nnU-Net models", 100, _nnunet_data_sets),
+    Kind("archives of nnU-Net", 100, _nnunet_archives),
     Kind("configurations of bundles, JSON", 150, _bundles("inference.json", "json")),
     Kind("configurations of bundles, YAML", 50, _bundles("inference.yaml", "yaml")),
     Kind("metadata of bundles", 60, _bundles("metadata.json", "json")),

@@ -237,8 +237,11 @@ def _stage_seconds(table: Path) -> dict[str, float]:
     return {name: sum(float(row[name]) for row in rows) for name in names}
 
 
-def predict_nnunet(folder: Path, scans: list[Path], out: Path) -> None:
-    """nnU-Net's predictor in this process: for few small cases, starting its worker processes would take longer."""
+def predict_nnunet(folder: Path, scans: list[Path], out: Path, *, first: Path | None = None) -> None:
+    """nnU-Net's predictor in this process: for few small cases, starting its worker processes would take longer.
+
+    `first` has the predictions of the first network of a cascade.
+    """
     import torch
     from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 
@@ -246,19 +249,31 @@ def predict_nnunet(folder: Path, scans: list[Path], out: Path) -> None:
     predictor = nnUNetPredictor(device=torch.device("cpu"), allow_tqdm=False)
     folds = sorted(int(path.name[5:]) if path.name != "fold_all" else "all" for path in folder.glob("fold_*"))
     predictor.initialize_from_trained_model_folder(str(folder), tuple(folds))
-    predictor.predict_from_files_sequential([[str(scan)] for scan in scans], _names_of(scans, out))
+    predictor.predict_from_files_sequential(
+        [[str(scan)] for scan in scans],
+        _names_of(scans, out),
+        folder_with_segs_from_prev_stage=None if first is None else str(first),
+    )
 
 
 def _names_of(scans: list[Path], out: Path) -> list[str]:
     return [str(out / scan.name.removesuffix(f"_0000{_ENDING}")) for scan in scans]
 
 
-def predict_ours(folder: Path, scans: list[Path], out: Path) -> None:
+def predict_ours(folder: Path, scans: list[Path], out: Path, *, float16_sums: bool = False) -> None:
     import torch
 
     from voxelocity.infer import predict_files
 
-    predict_files(folder, scans, out, device=torch.device("cpu"), num_threads=os.cpu_count() or 1)
+    predict_files(
+        folder,
+        scans,
+        out,
+        device=torch.device("cpu"),
+        num_threads=os.cpu_count() or 1,
+        float16_sums=float16_sums,
+        postprocess=False,
+    )
 
 
 def _do_without_sklearn() -> None:

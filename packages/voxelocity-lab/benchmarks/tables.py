@@ -32,6 +32,7 @@ _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
     },
     "inference.md": {
         "nnU-Net's folders": inference.nnunet_lines,
+        "nnU-Net's kinds of models": inference.nnunet_kind_lines,
         "the runtimes": inference.runtime_lines,
         "the surroundings of the network": inference.around_lines,
     },

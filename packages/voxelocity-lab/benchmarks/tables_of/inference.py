@@ -109,6 +109,23 @@ def nnunet_lines(record: dict[str, Any]) -> list[str]:
     return [*table, "", source]
 
 
+@of_records("nnunet_models.json")
+def nnunet_kind_lines(record: dict[str, Any]) -> list[str]:
+    """For each kind of model of nnU-Net: lowest agreement of a case, also with float16 sums, and both sides' time."""
+    table = columns(
+        record["kinds"].items(),
+        ("model", lambda row: row[0]),
+        ("lowest agreement of a case", lambda row: f"{row[1]['voxelocity']['lowest_agreement'] * 100:.2f} %"),
+        ("with --float16-sums", lambda row: f"{row[1]['voxelocity float16']['lowest_agreement'] * 100:.2f} %"),
+        ("ours quicker by", lambda row: _quicker_by(row[1]["seconds"])),
+        ("and in CPU time", lambda row: _quicker_by(row[1]["cpu_seconds"])),
+    )
+    cases = sum(found["num_cases"] for found in record["kinds"].values())
+    load = f"Load average before: {record['load_average']:.1f}."
+    source = f"{cases} cases, n = {record['repeats']}. {load} {source_line(record)}"
+    return [*table, "", source]
+
+
 def _quicker_by(seconds: dict[str, list[float]]) -> str:
     ratios = [theirs / ours for theirs, ours in zip(seconds["nnunet"], seconds["voxelocity"], strict=True)]
     return f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})"

@@ -19,11 +19,11 @@ from voxelocity.data.augment import native_loops, params
 from voxelocity.data.decode.dicom import lossless_jpeg
 from voxelocity.data.prepare import native_resample, native_restore
 from voxelocity.data.prepare.interpolate import neighbors
+from voxelocity.infer.models import nnunet_labels
 from voxelocity.monai.deterministic import native_loops as whole_loops
 from voxelocity.monai.steps.intensity import native_loops as intensity_loops
 from voxelocity.monai.steps.spatial import native_loops as spatial_loops
 from voxelocity.monai.steps.spatial.step import AxisWeights
-from voxelocity.nnunet.preprocess import labels as nnunet_labels
 from voxelocity.step import native_loss, native_norm
 
 _MODULES = (

@@ -313,7 +313,8 @@ def test_evenly_spread_boxes_cover_every_voxel_and_none_is_further_from_the_next
 
 
 @pytest.mark.parametrize(
-    ("n", "side", "starts"), [(110, 64, [0, 23, 46]), (64, 64, [0]), (65, 64, [0, 1]), (97, 64, [0, 16, 33])]
+    ("n", "side", "starts"),
+    [(110, 64, [0, 23, 46]), (64, 64, [0]), (65, 64, [0, 1]), (97, 64, [0, 16, 33]), (4, 1, [0, 1, 2, 3])],
 )
 def test_evenly_spread_boxes_are_those_of_nnunet(n, side, starts):
     # The first is the example in nnU-Net's `compute_steps_for_sliding_window`; 16.5 is rounded to the even number.

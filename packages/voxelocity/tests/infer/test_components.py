@@ -36,6 +36,17 @@ def test_nothing_is_copied_where_nothing_is_removed():
     assert keep_largest(empty, [1]) is empty
 
 
+def test_several_classes_may_be_taken_as_one_and_steps_follow_each_other():
+    prediction = np.zeros((3, 3, 12), np.uint8)
+    prediction[1, 1, :3], prediction[1, 1, 3:5], prediction[1, 1, 7:11] = 1, 2, 2
+    expected = prediction.copy()
+    expected[1, 1, 7:11] = 0
+    assert np.array_equal(keep_largest(prediction, [(1, 2)]), expected)
+    # The larger part of class 2 is gone before its turn.
+    assert np.array_equal(keep_largest(prediction, [(1, 2), 2]), expected)
+    assert np.array_equal(keep_largest(prediction, [2])[1, 1], [1, 1, 1, 0, 0, 0, 0, 2, 2, 2, 2, 0])
+
+
 @settings(max_examples=examples(40))
 @given(hnp.arrays(np.uint8, (6, 5, 4), elements=st.integers(0, 2)))
 def test_components_are_those_of_skimage_as_nnunet_takes_them(prediction):

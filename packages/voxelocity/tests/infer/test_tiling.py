@@ -78,3 +78,11 @@ def test_a_volume_of_one_window_is_one_tile():
     found = tiling_of((96, 96, 96), (96, 96, 96), 0.5)
     assert [tile.box.shape for tile in found.tiles] == [(96, 96, 96)]
     assert found.peak_voxels == 96**3
+
+
+def test_in_order_windows_move_along_z_first_then_y_then_x():
+    shape, window = (20, 14, 40), (8, 8, 8)
+    found = tiling_of(shape, window, 0.5, spread="even", in_order=True)
+    assert found.axes == (0,)
+    assert tiling_of(shape, window, 0.5, spread="even").axes[0] == 2
+    assert [box.start for box in found.windows] == sorted(box.start for box in found.windows)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 # On the line of each scan; the table at the end shows all of them.
 _SHOWN_CLASSES = 5
 
-_Model = Annotated[Path, typer.Argument(help="Folder of a run, an export, an nnU-Net training or a MONAI bundle.")]
+_Model = Annotated[
+    Path, typer.Argument(help="Folder of a run, an export, an nnU-Net training (or its .zip) or a MONAI bundle.")
+]
 _Inputs = Annotated[
     list[Path],
     typer.Argument(

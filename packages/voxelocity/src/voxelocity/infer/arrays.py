@@ -182,6 +182,24 @@ def add_weighted(total_kxyz: Values, values_kxyz: Values, weights_xyz: Values) -
         sums.addcmul_(values.to(sums.device, sums.dtype), weights_xyz)
 
 
+def add_rounded(total_kxyz: Values, values_kxyz: Values, weights_xyz: Values) -> None:
+    """As `add_weighted`, each sum rounded to float16; products are of the type of the values."""
+    for sums, values in zip(total_kxyz, values_kxyz, strict=True):
+        if isinstance(sums, np.ndarray):
+            sums += values * weights_xyz.astype(values.dtype)
+        else:
+            sums += (values * weights_xyz.to(values.dtype)).to(sums.device)
+        round_to_float16(sums)
+
+
+def round_to_float16(values: Values) -> None:
+    """Changes float32 values to the nearest of float16."""
+    if isinstance(values, np.ndarray):
+        values[...] = values.astype(np.float16)
+    else:
+        values.copy_(values.half())
+
+
 def is_finite(values_kxyz: Values) -> Values:
     """Whether all values are finite, a scalar on their device."""
     if isinstance(values_kxyz, np.ndarray):

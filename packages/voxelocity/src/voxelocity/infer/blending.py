@@ -32,7 +32,7 @@ def importance(shape: tuple[int, ...], blend: Blend, sigma_scale: float | tuple[
         if blend == "uniform":
             return arrays.zeros(shape, device) + 1.0
         scales = sigma_scale if isinstance(sigma_scale, tuple) else (sigma_scale,) * len(shape)
-        if blend == "nnunet":
+        if blend.startswith("nnunet"):
             return arrays.moved(arrays.of_numpy(_as_nnunet(shape, scales), device), device)
         weights = arrays.zeros((), device) + 1.0
         for length, scale in zip(shape, scales, strict=True):

@@ -28,6 +28,7 @@ from voxelocity.infer.model import Model
 from voxelocity.infer.models.open import open_models
 from voxelocity.infer.outputs import Output, check_no_scan_is_replaced, make_folder
 from voxelocity.infer.page import predictions_document
+from voxelocity.infer.parts import PartsPredictor
 from voxelocity.infer.pending import Scratch
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.progress import PredictionProgress
@@ -38,7 +39,7 @@ from voxelocity.infer.switches import switches_of
 from voxelocity.infer.writing import PredictedScan, PredictionWriter
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.device import Device, all_gpus, numbered
-from voxelocity_observe.core.errors import ScanError
+from voxelocity_observe.core.errors import InputError, ScanError
 from voxelocity_observe.core.host import available_memory_bytes, cpu_budget
 from voxelocity_observe.core.quantities import count_text
 from voxelocity_observe.core.request import context_of, documents
@@ -146,6 +147,11 @@ def _predict_scans(request: PredictRequest, hooks: PredictionHooks) -> tuple[Pre
 
     job = plan_job(request, on_failure=hooks.on_failure, warn=warn)
     if request.probabilities:
+        if job.model.parts:
+            raise InputError(
+                f"predict: {job.model.folder} is a model in parts, whose probabilities have no common scale; leave "
+                "--probabilities out, or name one part"
+            )
         check_no_scan_is_replaced(job.refs, job.out / PROBABILITIES_FOLDER, Output(format="nii.gz"))
     check_model(request.runtime, job.model, devices[0])
     of_devices = (doubt for device in devices for doubt in device_doubts(job.model.spec, device))
@@ -189,13 +195,16 @@ def _predict_all(
     stop = threading.Event()
     num_threads = request.num_threads or cpu_budget()
     # A network is on one device, and an export is opened for one, so each of the others reads the model again.
-    models = [job.model, *(open_models(request.models, factory=request.factory) for _ in devices[1:])]
+    others = (
+        open_models(request.models, factory=request.factory, float16_sums=request.float16_sums) for _ in devices[1:]
+    )
+    models = [job.model, *others]
     predictors = [
         _load_predictor(model, job, request, replace(hooks, on_windows=until(stop, hooks.on_windows)), device)
         for model, device in zip(models, devices, strict=True)
     ]
     spec = job.model.spec
-    kept_largest = [spec.class_names.index(name) for name in spec.keep_largest] if request.postprocess else []
+    kept_largest = spec.kept_components if request.postprocess else ()
 
     def fail(case_id: str, error: ScanError) -> None:
         hooks.on_failure(case_id, job.fail(case_id, error))
@@ -220,6 +229,11 @@ def _load_predictor(
     model: Model, job: PredictionJob, request: PredictRequest, hooks: PredictionHooks, device: Device
 ) -> Predictor:
     """The model on a device, in the runtime that was asked for."""
+    if model.parts:
+        return PartsPredictor(
+            [_load_predictor(part, job, request, hooks, device) for part in model.parts],
+            [len(part.spec.labels) for part in model.parts],
+        )
     check_model(request.runtime, model, device)
     compile_prediction(model, device)
     forward = load_chosen(

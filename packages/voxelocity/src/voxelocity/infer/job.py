@@ -99,7 +99,7 @@ class PredictionJob:
         window = self.model.spec.window
         batches = -(-self.memory[case_id].num_windows // window.batch_size)
         num_mirrorings: int = 2 ** len(set(window.mirror_axes))
-        return batches * num_mirrorings
+        return batches * num_mirrorings * max(1, len(self.model.parts))
 
     def num_ahead(self, free_bytes: int, *, num_devices: int = 1) -> int:
         """Scans to decode and prepare while one is predicted on each device: at most one more than devices."""
@@ -173,7 +173,7 @@ def plan_job(
         OutputError: nothing can be written into the folder.
     """
     out, format = request.out, request.format
-    model = open_models(request.models, factory=request.factory)
+    model = open_models(request.models, factory=request.factory, float16_sums=request.float16_sums)
     refs = find_scans(request.inputs, num_channels=len(model.spec.channels), warn=warn)
     refs = tuple(replace(ref, volume=request.volume or ref.volume) for ref in refs)
     as_one_data_set(file for ref in refs for file in ref.files)
@@ -195,7 +195,8 @@ def plan_job(
         try:
             found = [read(file) for file in ref.images]
             scan = _spec_of(ref, found, model)
-            memory[ref.case_id] = scan_memory(scan, model.spec, model.preparation)
+            parts = (scan_memory(scan, part.spec, part.preparation) for part in model.parts or (model,))
+            memory[ref.case_id] = max(parts, key=lambda part: part.peak_bytes)
             headers[ref.case_id] = found
         except ScanError as error:
             on_failure(ref.case_id, job.fail(ref.case_id, error))

@@ -13,6 +13,7 @@ from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeSpec
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.tiling import tiling_of
+from voxelocity.infer.window_config import FLOAT16_SUMS
 from voxelocity_observe.core.quantities import bytes_text
 from voxelocity_observe.document.blocks import Document, Section, fact_table
 
@@ -62,7 +63,14 @@ def scan_memory(scan: VolumeSpec, spec: PredictionSpec, preparation: Determinist
     prepared = effect.spec
     window = spec.window.shape_voxel
     x, y, z = (max(n, w) for n, w in zip(prepared.grid.shape, window, strict=True))
-    tiling = tiling_of((x, y, z), window, spec.window.overlap, num_outputs=spec.num_outputs, spread=spec.window.spread)
+    tiling = tiling_of(
+        (x, y, z),
+        window,
+        spec.window.overlap,
+        num_outputs=spec.num_outputs,
+        spread=spec.window.spread,
+        in_order=spec.window.blend == FLOAT16_SUMS,
+    )
     num_voxels, num_windows = x * y * z, len(tiling.windows)
     values_per_window = (prepared.num_channels + spec.num_outputs) * math.prod(window)
     return ScanMemory(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _Range = tuple[float, float]
 _Value = Annotated[int, Field(ge=0, le=MAX_LABEL_VALUE)]
+Kept = str | Annotated[tuple[str, ...], Field(min_length=1)]
+"""A class, or several that are taken as one."""
 
 
 class TrainedOn(Config):
@@ -79,9 +81,9 @@ class PredictionSpec(Config):
     (`classes.merge` of the plan)."""
     restored: Literal["probabilities", "logits"] = "probabilities"
     """What is interpolated from the prepared grid onto the scan's grid. nnU-Net interpolates logits."""
-    keep_largest: tuple[str, ...] = ()
+    keep_largest: tuple[Kept, ...] = ()
     """Names of the classes of which predictions keep only the largest component, because the validation cases of the
-    run had a higher mean Dice that way."""
+    run had a higher mean Dice that way; of several names in one entry, the largest of all of them together."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -89,7 +91,7 @@ class PredictionSpec(Config):
             swapped_classes(self.class_names, self.window.swap_pairs)
         except ConfigError as error:
             raise ValueError(str(error)) from None
-        unknown = [name for name in self.keep_largest if name not in self.class_names[1:]]
+        unknown = [name for names in _grouped(self.keep_largest) for name in names if name not in self.class_names[1:]]
         if unknown:
             raise ValueError(
                 f"keep_largest names {', '.join(unknown)}, which labels does not have as a foreground class"
@@ -127,6 +129,11 @@ class PredictionSpec(Config):
     @property
     def class_names(self) -> tuple[str, ...]:
         return tuple(self.labels[value] for value in self.label_values)
+
+    @property
+    def kept_components(self) -> tuple[tuple[int, ...], ...]:
+        """The class indices of each entry of `keep_largest`."""
+        return tuple(tuple(map(self.class_names.index, names)) for names in _grouped(self.keep_largest))
 
     @property
     def scored(self) -> dict[str, tuple[int, ...]]:
@@ -168,6 +175,24 @@ class PredictionSpec(Config):
         )
 
 
+def _grouped(entries: tuple[Kept, ...]) -> list[tuple[str, ...]]:
+    return [(entry,) if isinstance(entry, str) else entry for entry in entries]
+
+
+@runtime_checkable
+class NeedsDevice(Protocol):
+    """A preparation that runs a network of its own."""
+
+    def on_device(self, device: Device) -> DeterministicStage:
+        """The same, with its network on a device."""
+        ...
+
+
+def placed(preparation: DeterministicStage, device: Device) -> DeterministicStage:
+    """The preparation, with its network on the device if it has one."""
+    return preparation.on_device(device) if isinstance(preparation, NeedsDevice) else preparation
+
+
 class ForeignNetwork(ABC):
     """A network that another runtime runs: on tensors, or on arrays once it was opened for `arrays.HOST`.
 
@@ -202,6 +227,8 @@ class Model:
             from several threads.
         doubts: about its quality, as whole sentences.
         unlearned: why its training is too short to be scored; "" where it is not, or where that is not known.
+        parts: models whose classes are laid over each other, each with classes of its own (`infer.parts`); network and
+            preparation are then those of the first. Empty for a single network.
     """
 
     folder: Path
@@ -210,6 +237,7 @@ class Model:
     preparation: DeterministicStage
     doubts: tuple[str, ...] = ()
     unlearned: str = ""
+    parts: tuple[Model, ...] = ()
 
     def describe_prepared(self) -> VolumeSpec:
         """What a scan of 100 x 100 x 100 voxels of 1 mm becomes."""

@@ -21,7 +21,7 @@ from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.patch import grid_regions
 from voxelocity.infer import arrays
 from voxelocity.infer.arrays import Values
-from voxelocity.infer.model import ForeignNetwork, PredictionSpec
+from voxelocity.infer.model import ForeignNetwork, PredictionSpec, placed
 from voxelocity.infer.pending import Failed, Loaded, OnFailure, PendingScan, Prediction, Scratch, about_case
 from voxelocity.infer.runtimes.contract import EAGER, NamedForward
 from voxelocity.infer.sinks import ClassIndices, ClassMap
@@ -76,7 +76,7 @@ class Predictor:
         self._spec = spec
         self.device = device
         self._scratch, self._warn = scratch or Scratch(), warn
-        self._preparation = preparation
+        self._preparation = placed(preparation, device)
         self._runtime, self._run = forward or _load_directly(network, spec, device)
         # A CPU would gain nothing from it and would hold the scores of two tiles.
         self._restores_behind = device.type != "cpu"
@@ -90,7 +90,7 @@ class Predictor:
         Raises:
             ScanError: it does not have the channels the network was trained on, or as `stream`.
         """
-        return next(self.predict_loaded(iter([self._prepare(scan)]), on_failure=None, num_threads=1)).classes
+        return next(self.predict_loaded(iter([self.prepare(scan)]), on_failure=None, num_threads=1)).classes
 
     def predict_prepared(
         self, volumes: Iterable[Volume | HeldOutVolume]
@@ -203,14 +203,19 @@ class Predictor:
         try:
             start_s = system_clock()
             scan = read_case(ref, label_values=self._spec.stored_values)
-            return self._prepare(scan, decode_s=system_clock() - start_s)
+            return self.prepare(scan, decode_s=system_clock() - start_s)
         except MemoryError as error:
             raise ScanError(
                 f"infer: case '{ref.case_id}': the scan does not fit into memory ({error}); free some, use a machine "
                 "with more, or crop the scan"
             ) from None
 
-    def _prepare(self, scan: Volume, *, decode_s: float = 0.0) -> Loaded:
+    def prepare(self, scan: Volume, *, decode_s: float = 0.0) -> Loaded:
+        """A scan as decoded, and as prepared.
+
+        Raises:
+            ScanError: it does not have the channels the network was trained on, or cannot be prepared.
+        """
         self._spec.check_channels(len(scan.image), where=f"infer: case '{scan.case_id}'")
         start_s = system_clock()
         volume = self._preparation(scan)

@@ -17,6 +17,7 @@ from voxelocity.data.prepare import Restoration, Trace, is_resampled, restore_la
 from voxelocity.infer import arrays
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.model import PredictionSpec
+from voxelocity.infer.window_config import FLOAT16_SUMS
 from voxelocity_observe.core.device import Device
 
 if TYPE_CHECKING:
@@ -104,16 +105,22 @@ class ScanLabels:
         self._restoration: Restoration | None = None
         self._on_device: DeviceRestoration | None = None
         self._is_softmax, self._order = spec.restored == "probabilities" and not spec.region_order, spec.region_order
+        self._rounds = spec.window.blend == FLOAT16_SUMS
         if is_resampled(trace):
             self._restoration = Restoration(
-                trace, shape, num_threads=num_threads, is_softmax=self._is_softmax, region_order=self._order
+                trace,
+                shape,
+                num_threads=num_threads,
+                is_softmax=self._is_softmax,
+                region_order=self._order,
+                rounds_to_float16=self._rounds,
             )
 
     def take(self, sums_kxyz: Values, weights_xyz: Values | None, box: Region) -> None:
         if self._restoration is None:
             self._classes.take(sums_kxyz, weights_xyz, box)
             return
-        if _has_kernels(sums_kxyz):
+        if _has_kernels(sums_kxyz) and not self._rounds:
             self._take_on_device(self._restoration, sums_kxyz, weights_xyz, box)
             return
         weights = None if weights_xyz is None else arrays.to_numpy(weights_xyz)

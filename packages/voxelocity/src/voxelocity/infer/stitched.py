@@ -18,7 +18,8 @@ from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.blending import importance, weight_sums
 from voxelocity.infer.mirrored import Mirrored, add_weighted, as_float32_copy, part_of
-from voxelocity.infer.tiling import Tile, tiling_of
+from voxelocity.infer.tiling import Tile, shared_voxels, tiling_of
+from voxelocity.infer.window_config import FLOAT16_SUMS
 from voxelocity_observe.core.clock import system_clock
 from voxelocity_observe.core.device import Device, is_out_of_memory
 from voxelocity_observe.core.errors import InputError, ScanError
@@ -90,8 +91,12 @@ class Stitched(Generic[Sink]):
             config.overlap,
             num_outputs=num_outputs,
             spread=config.spread,
+            in_order=config.blend == FLOAT16_SUMS,
         )
         self.boxes = self._tiling.windows
+        self._num_outputs, self._rounds = num_outputs, config.blend == FLOAT16_SUMS
+        # A volume of one window is not blended at all, unless roundings count.
+        self._is_blended = len(self.boxes) > 1 or self._rounds
         self.constant_values: Mapping[Region, tuple[float, ...]] = {}
         # Read from a device, each would have to wait for it.
         if config.reuse_constant and arrays.device_of(image_cxyz).type == "cpu":
@@ -137,7 +142,7 @@ class Stitched(Generic[Sink]):
 
     def _add(self, logits_kxyz: Values | Mirrored, box: Region) -> None:
         try:
-            if len(self.boxes) == 1:
+            if not self._is_blended:
                 self._sums[self._next_tiles[0]] = as_float32_copy(logits_kxyz)
             else:
                 self._blend(logits_kxyz, box)
@@ -197,7 +202,11 @@ class Stitched(Generic[Sink]):
         total = self._sums[tile][:, *_within(part, tile.held).slices]
         inside = _within(part, box)
         weights = self._importance(arrays.device_of(total))[inside.slices]
-        add_weighted(total, part_of(logits_kxyz, inside), weights)
+        if self._rounds:
+            assert not isinstance(logits_kxyz, Mirrored), "made by kernels, which do not round"
+            arrays.add_rounded(total, logits_kxyz[:, *inside.slices], weights)
+        else:
+            add_weighted(total, part_of(logits_kxyz, inside), weights)
 
     def _with_room(self, tile: Tile, work: Callable[[], None]) -> None:
         """Runs `work`; if memory is full, again with that sum in main memory or a file."""
@@ -227,7 +236,7 @@ class Stitched(Generic[Sink]):
         """Hands a tile to the sink, with the last planes of the tiles before it."""
         self._with_room(tile, partial(self._take, tile))
         total = self._sums.pop(tile)
-        if arrays.device_of(total).type == "cpu" and len(self.boxes) > 1:
+        if arrays.device_of(total).type == "cpu" and self._is_blended:
             self._spare.append(total.reshape(-1))
 
     def _take(self, tile: Tile) -> None:
@@ -239,7 +248,11 @@ class Stitched(Generic[Sink]):
             total[_plane(axis, 0)] = self._planes[axis][_beside(tile, axis)]
         ended = [axis for axis in self._planes if tile.box.stop[axis] < self._tiling.shape[axis]]
         last = {axis: arrays.copied(total[_plane(axis, tile.held.shape[axis] - 1)]) for axis in ended}
-        weights = self._weights(tile.held, arrays.device_of(total)) if len(self.boxes) > 1 else None
+        weights = None
+        if self._rounds:
+            total = self._float16_logits(total, tile.held)
+        elif self._is_blended:
+            weights = self._weights(tile.held, arrays.device_of(total))
         # Without the padding, as a box of the image and counted from the start of the tile.
         in_image = _within(tile.held, self._inside).clip(self._inside.shape)
         inside = _within(in_image.shifted(self._inside.start), tile.held).slices
@@ -252,6 +265,26 @@ class Stitched(Generic[Sink]):
             del self._planes[axis][_beside(tile, axis)]
         for axis, plane in last.items():
             self._planes[axis][_beside(tile, axis)] = plane
+
+    def _float16_logits(self, sums_kxyz: Values, held: Region) -> Values:
+        """The sums divided as nnU-Net does, and the mean of an ensemble's folds: float32 with values of float16."""
+        device, num = arrays.device_of(sums_kxyz), self._num_outputs
+        weights = arrays.zeros(held.shape, device)
+        for box in self.boxes:
+            if (part := shared_voxels(held, box)) is not None:
+                target = weights[_within(part, held).slices]
+                target += self._importance(device)[_within(part, box).slices]
+                arrays.round_to_float16(target)
+        logits = sums_kxyz / weights
+        arrays.round_to_float16(logits)
+        mean, num_folds = logits[:num], len(logits) // num
+        for fold in range(1, num_folds):
+            mean += logits[fold * num : (fold + 1) * num]
+            arrays.round_to_float16(mean)
+        if num_folds > 1:
+            mean /= num_folds
+            arrays.round_to_float16(mean)
+        return mean
 
     def _weights(self, region: Region, device: Device) -> Values:
         """The sum of the weights of all windows in a region."""

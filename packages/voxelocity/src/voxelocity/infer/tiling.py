@@ -45,9 +45,14 @@ class Tile:
 
     def part_of(self, window: Region) -> Region | None:
         """The voxels of the tile that a window covers; None if it covers none."""
-        x, y, z = (max(a, b) for a, b in zip(self.box.start, window.start, strict=True))
-        end_x, end_y, end_z = (min(a, b) for a, b in zip(self.box.stop, window.stop, strict=True))
-        return Region((x, y, z), (end_x, end_y, end_z)) if x < end_x and y < end_y and z < end_z else None
+        return shared_voxels(self.box, window)
+
+
+def shared_voxels(first: Region, second: Region) -> Region | None:
+    """The voxels that are in both; None if there are none."""
+    x, y, z = (max(a, b) for a, b in zip(first.start, second.start, strict=True))
+    end_x, end_y, end_z = (min(a, b) for a, b in zip(first.stop, second.stop, strict=True))
+    return Region((x, y, z), (end_x, end_y, end_z)) if x < end_x and y < end_y and z < end_z else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +103,13 @@ class Tiling:
 
 
 def tiling_of(
-    shape: Index3, window: Index3, overlap: float, *, num_outputs: int = 1, spread: Spread = "monai"
+    shape: Index3,
+    window: Index3,
+    overlap: float,
+    *,
+    num_outputs: int = 1,
+    spread: Spread = "monai",
+    in_order: bool = False,
 ) -> Tiling:
     """The tiling that holds the fewest voxels, across one axis, or across two where the sum is large.
 
@@ -108,15 +119,16 @@ def tiling_of(
         overlap: as in `grid_regions`, whose regions the windows are.
         num_outputs: of the network, float32 each.
         spread: likewise.
+        in_order: whether windows must come in the order of x, then y, then z.
     """
     starts = [axis_starts(n, side, overlap, spread=spread) for n, side in zip(shape, window, strict=True)]
     if math.prod(shape) <= _SMALL_VOXELS:
         return _cut(shape, window, starts, (), [])
     single = min(
-        (_cut(shape, window, starts, (axis,), [_each(starts[axis])]) for axis in range(3)),
+        (_cut(shape, window, starts, (axis,), [_each(starts[axis])]) for axis in range(1 if in_order else 3)),
         key=lambda cut: cut.peak_voxels,
     )
-    if 4 * num_outputs * single.peak_voxels <= _LARGE_BYTES:
+    if in_order or 4 * num_outputs * single.peak_voxels <= _LARGE_BYTES:
         return single
     double = [
         _cut(shape, window, starts, (first, second), [positions, _each(starts[second])])

@@ -23,7 +23,7 @@ from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.mirrored import Mirrored, as_float32_copy
 from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
-from voxelocity.infer.window_config import WindowConfig
+from voxelocity.infer.window_config import FLOAT16_SUMS, WindowConfig
 from voxelocity_observe.core.clock import system_clock
 from voxelocity_observe.core.device import Device, is_out_of_memory
 from voxelocity_observe.core.errors import InputError, ScanError
@@ -65,7 +65,8 @@ def stitch_volumes(
             images are not changed.
         config: how volumes are covered.
         device: where the network is, and where the results will be if there is room.
-        num_outputs: k, if it is known: a large sum is cut into smaller tiles.
+        num_outputs: k, if it is known: a large sum is cut into smaller tiles. With sums in float16, a network may
+            return several times as many: the logits of an ensemble's folds, averaged once they are blended.
         swapped_classes: for each of the k classes, the one whose channel takes its place in windows mirrored along x
             (`core.laterality.swapped_classes` of the configuration's `swap_pairs`); empty for none.
         folder: as in `Accumulators`.
@@ -271,10 +272,11 @@ def _predict_mirrored(
     mirrorings = [m for n in range(1, len(axes) + 1) for m in itertools.combinations(axes, n)]
     if not mirrorings:
         return logits
-    if arrays.has_kernels(logits):
+    rounds = config.blend == FLOAT16_SUMS
+    if arrays.has_kernels(logits) and not rounds:
         return _predict_mirrored_by_kernels(forward, windows, logits, mirrorings, swapped)
     # A copy: the output may be in a buffer that the next forward pass overwrites.
-    total = arrays.float32_copy(logits)
+    total = arrays.copied(logits) if rounds else arrays.float32_copy(logits)
     for mirrored in mirrorings:
         output = arrays.flip(_check_logits(forward(arrays.flip(windows, mirrored)), windows), mirrored)
         # In a mirror image, what the network calls left is right.

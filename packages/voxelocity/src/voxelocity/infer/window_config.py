@@ -9,7 +9,9 @@ from pydantic import Field
 from voxelocity.core.config import Config
 from voxelocity.data.patch import Spread
 
-Blend = Literal["gaussian", "uniform", "nnunet"]
+Blend = Literal["gaussian", "uniform", "nnunet", "nnunet float16"]
+FLOAT16_SUMS: Blend = "nnunet float16"
+"""Windows are weighted and added as nnU-Net does it, in float16."""
 _Edge = Annotated[int, Field(ge=1, le=2048)]
 
 
@@ -24,7 +26,8 @@ class WindowConfig(Config):
     """Where windows are: a fixed step apart with the last one moved back, or at equal distances as in nnU-Net."""
     blend: Blend = "gaussian"
     """Weight of a window's voxels: falling from the center to the edges, the same everywhere, or exactly as in nnU-Net,
-    whose Gaussian lies half a voxel off the center of an even edge."""
+    whose Gaussian lies half a voxel off the center of an even edge. With "nnunet float16", sums
+    are rounded to float16 after each window too, in nnU-Net's order."""
     sigma_scale: float = Field(default=0.125, gt=0.0)
     """Standard deviation of the Gaussian as a share of the window's edge (nnU-Net's and MONAI's 1/8)."""
     batch_size: int = Field(default=1, ge=1, le=4096)

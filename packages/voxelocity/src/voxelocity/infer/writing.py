@@ -65,7 +65,7 @@ class PredictionWriter:
 
     Args:
         job: what is predicted.
-        kept_largest: classes of which only the largest component is kept.
+        kept_largest: classes, or several as one, of which only the largest component is kept.
         request: what to write besides predictions.
         on_case: called with each prediction that was written, in the calling thread.
         on_failure: likewise, with the case and the error of each that the format of the predictions cannot hold.
@@ -78,7 +78,7 @@ class PredictionWriter:
     def __init__(
         self,
         job: PredictionJob,
-        kept_largest: Sequence[int],
+        kept_largest: Sequence[int | Sequence[int]],
         request: PredictRequest,
         on_case: Callable[[PredictedScan], None],
         on_failure: OnFailure,

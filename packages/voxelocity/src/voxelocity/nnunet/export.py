@@ -111,7 +111,8 @@ def _differences(spec: ModelSpec) -> Iterator[str]:
     if spec.window.overlap != 0.5:
         yield f"moves windows by half their size; give nnUNetv2_predict -step_size {1 - spec.window.overlap:g}"
     if spec.keep_largest:
-        yield f"does not keep the largest components of {', '.join(spec.keep_largest)}"
+        names = ", ".join(spec.class_names[index] for indices in spec.kept_components for index in indices)
+        yield f"does not keep the largest components of {names}"
 
 
 def _kernels(spec: ModelSpec) -> list[Index3]:

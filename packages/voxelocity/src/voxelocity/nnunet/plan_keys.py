@@ -91,6 +91,8 @@ def _network(
         warn(f"train: {where} is of an earlier release and names no network; our rules choose it")
         return {}
     plan = parse_keys(Architecture, described.get("arch_kwargs", {}), where, room="train", cure=_CURE)
+    if plan.num_axes != len(order):
+        raise InputError(f"train: {where} has a network of planes for patches of three axes; {_CURE}")
     strides = [[stride[axis] for axis in order] for stride in plan.strides]
     kernels = [[kernel[axis] for axis in order] for kernel in plan.kernel_sizes]
     other = []

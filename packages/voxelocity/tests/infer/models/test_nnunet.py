@@ -31,6 +31,13 @@ ARCHITECTURE = {
     "nonlin": "torch.nn.LeakyReLU",
     "nonlin_kwargs": {"inplace": True},
 }
+FLAT = {
+    **ARCHITECTURE,
+    "conv_op": "torch.nn.modules.conv.Conv2d",
+    "kernel_sizes": [[3, 3], [3, 3], [3, 3]],
+    "strides": [[1, 1], [2, 2], [2, 1]],
+    "norm_op": "torch.nn.modules.instancenorm.InstanceNorm2d",
+}
 CLASSES = "dynamic_network_architectures.architectures.unet."
 LABELS = {"background": 0, "liver": 1, "spleen": 2}
 REGIONS = {"background": 0, "whole": [1, 2], "core": [2]}
@@ -69,9 +76,11 @@ def plans(**changes):
     }
 
 
-def weights_of(network):
+def weights_of(network, *, is_planar=False):
     """As nnU-Net names them: layers of a block twice, and the encoder once more in the decoder."""
     weights = network.state_dict()
+    if is_planar:
+        weights = {name: tensor.squeeze(2) if tensor.dim() == 5 else tensor for name, tensor in weights.items()}
     again = {re.sub(r"\.conv\.(?=\w+$)", ".all_modules.0.", name): tensor for name, tensor in weights.items()}
     inside = {f"decoder.{name}": tensor for name, tensor in weights.items() if name.startswith("encoder.")}
     return {**weights, **again, **inside}
@@ -79,6 +88,8 @@ def weights_of(network):
 
 def save(folder, *, folds=(0,), name="checkpoint_final.pth", labels=LABELS, order=None, described=None, **checkpoint):
     described = plans() if described is None else described
+    described_network = checkpoint.pop("network", {})
+    configuration = checkpoint.pop("configuration", "3d_fullres")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "plans.json").write_text(json.dumps(described))
     dataset = {"channel_names": {"0": "CT"}, "labels": labels, "file_ending": ".nii.gz"}
@@ -86,15 +97,18 @@ def save(folder, *, folds=(0,), name="checkpoint_final.pth", labels=LABELS, orde
         dataset["regions_class_order"] = order
     (folder / "dataset.json").write_text(json.dumps(dataset))
     for fold in folds:
-        network = trained(seed=10 if fold == "all" else fold, num_classes=len(order or labels))
+        seed = 10 if fold == "all" else fold
+        network = trained(seed=seed, num_classes=len(order or labels), **described_network)
         content = {
-            "network_weights": weights_of(network),
+            "network_weights": weights_of(
+                network, is_planar=described_network.get("architecture", {}).get("conv_op") == FLAT["conv_op"]
+            ),
             "optimizer_state": {"state": {}, "param_groups": [{"lr": 0.01}]},
             "grad_scaler_state": None,
             "logging": {"mean_fg_dice": [np.float64(0.5), np.float32(0.25)], "epoch_end_timestamps": [1.5]},
             "_best_ema": np.float64(0.5),
             "current_epoch": 3,
-            "init_args": {"plans": described, "configuration": "3d_fullres", "fold": fold, "device": CPU},
+            "init_args": {"plans": described, "configuration": configuration, "fold": fold, "device": CPU},
             "trainer_name": "nnUNetTrainer",
             "inference_allowed_mirroring_axes": (0, 2),
             **checkpoint,
@@ -104,10 +118,11 @@ def save(folder, *, folds=(0,), name="checkpoint_final.pth", labels=LABELS, orde
     return folder
 
 
-def trained(*, seed, num_classes):
+def trained(*, seed, num_classes, architecture=ARCHITECTURE, num_channels=1):
     """A network whose logits are far apart, so that few voxels are close to a tie."""
     torch.manual_seed(seed)
-    network = PlannedUNet(Architecture.parse(ARCHITECTURE), num_channels=1, num_classes=num_classes).eval()
+    plan = Architecture.parse(architecture)
+    network = PlannedUNet(plan, num_channels=num_channels, num_classes=num_classes).eval()
     torch.nn.init.normal_(network.decoder.seg_layers[-1].weight, std=3.0)
     return network
 
@@ -198,8 +213,15 @@ def with_key(**changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (with_key(configuration={"previous_stage": "3d_lowres"}), "3d_fullres is the second network of a cascade"),
-        (with_key(configuration={"patch_size": [16, 16]}), "3d_fullres is a 2-D network"),
+        (with_key(configuration={"previous_stage": "3d_lowres"}), "the plans have no configuration '3d_lowres', its"),
+        (with_key(configuration={"patch_size": [16, 16]}), "patch_size (16, 16) and spacing (3.5, 1.0, 1.2) differ"),
+        (
+            {
+                **with_key(configuration={"patch_size": [16, 16], "spacing": [1, 1]}),
+                "inference_allowed_mirroring_axes": (1,),
+            },
+            "patch_size (16, 16) is not a multiple of (2, 4, 4)",
+        ),
         (with_key(image_reader_writer="Tiff3DIO"), "image_reader_writer = 'Tiff3DIO' is not valid"),
         (with_key(label_manager="Mine"), "label_manager = 'Mine'"),
         (with_key(configuration={"preprocessor_name": "Mine"}), "3d_fullres: preprocessor_name = 'Mine'"),
@@ -293,9 +315,10 @@ def test_the_command_predicts_with_a_folder_and_with_one_of_its_folds(tmp_path, 
 
 
 @pytest.mark.parametrize("class_name", ["PlainConvUNet", "ResidualEncoderUNet"])
-def test_networks_are_those_of_dynamic_network_architectures(class_name):
+@pytest.mark.parametrize("num_axes", [2, 3])
+def test_networks_are_those_of_dynamic_network_architectures(class_name, num_axes):
     unet = pytest.importorskip("dynamic_network_architectures.architectures.unet", reason="not installed")
-    values = dict(ARCHITECTURE)
+    values = dict(ARCHITECTURE if num_axes == 3 else FLAT)
     if class_name == "ResidualEncoderUNet":
         values["n_blocks_per_stage"] = values.pop("n_conv_per_stage")
     theirs = getattr(unet, class_name)(
@@ -303,17 +326,19 @@ def test_networks_are_those_of_dynamic_network_architectures(class_name):
         num_classes=3,
         **{
             **values,
-            "conv_op": torch.nn.Conv3d,
-            "norm_op": torch.nn.InstanceNorm3d,
+            "conv_op": torch.nn.Conv3d if num_axes == 3 else torch.nn.Conv2d,
+            "norm_op": torch.nn.InstanceNorm3d if num_axes == 3 else torch.nn.InstanceNorm2d,
             "nonlin": torch.nn.LeakyReLU,
         },
     ).eval()
     ours = PlannedUNet(Architecture.parse(values), num_channels=2, num_classes=3).eval()
-    kept = {name: tensor for name, tensor in theirs.state_dict().items() if name in ours.state_dict()}
+    shapes = {name: tensor.shape for name, tensor in ours.state_dict().items()}
+    kept = {name: tensor.reshape(shapes[name]) for name, tensor in theirs.state_dict().items() if name in shapes}
     ours.load_state_dict(kept)
-    image = torch.rand(1, 2, 8, 16, 12)
+    image = torch.rand(2, 2, 8 if num_axes == 3 else 1, 16, 12)
     with torch.no_grad():
-        assert torch.equal(ours(image), theirs(image))
+        expected = theirs(image) if num_axes == 3 else theirs(image[:, :, 0])[:, :, None]
+        torch.testing.assert_close(ours(image), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

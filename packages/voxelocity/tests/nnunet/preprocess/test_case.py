@@ -1,24 +1,9 @@
 """One case cropped, normalized and resampled: what nnU-Net's own calls of SciPy and NumPy give."""
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy.ndimage import binary_fill_holes
 
-from shared.examples import examples
-from voxelocity.nnunet.preprocess.case import most_bytes, new_shape, outside_of
+from voxelocity.nnunet.preprocess.case import most_bytes, new_shape
 from voxelocity.nnunet.preprocess.store import block_and_chunk
-
-
-@settings(max_examples=examples(40))
-@given(shape=st.tuples(*[st.integers(1, 7)] * 3), share=st.floats(0.05, 0.9), seed=st.integers(0, 99))
-def test_empty_voxels_are_those_that_filling_holes_leaves(shape, share, seed):
-    rng = np.random.default_rng(seed)
-    image = (rng.random((2, *shape)) < share) * rng.integers(1, 9, (2, *shape))
-    found = outside_of(image)
-    wanted = ~binary_fill_holes((image != 0).any(axis=0))
-    assert np.array_equal(np.zeros(shape, bool) if found is None else found, wanted)
 
 
 def test_new_shapes_are_rounded_as_nnunet_rounds_them():

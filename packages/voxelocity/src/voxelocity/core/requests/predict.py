@@ -93,6 +93,11 @@ class PredictRequest(UserRequest):
 
     In Python, whether to keep only the largest component of the classes that the model names (`keep_largest`).
     """
+    float16_sums: Annotated[bool, Option()] = False
+    """Add windows and folds in float16, as nnU-Net's predictor does; for its models, and slower.
+
+    Without, sums are more exact, and labels differ from nnU-Net's where two classes are almost equal.
+    """
     factory: Annotated[str, Option(flags=("--network",))] = ""
     """Code that may run: the builder of the run's network, if it is your own (package.module:name), or the compiled
     file of an export (network.pt2).
@@ -118,6 +123,7 @@ class PredictOptions(TypedDict, total=False):
     volume: int | None
     overwrite: bool
     resume: bool
+    float16_sums: bool
     factory: str
     runtime: str
     postprocess: bool

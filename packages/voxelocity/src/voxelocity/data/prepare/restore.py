@@ -75,6 +75,7 @@ class Restoration:
         num_threads: pieces of a box made at once.
         is_softmax: whether the scores are logits whose probabilities are interpolated.
         region_order: for overlapping classes, the class index of each score; the scores must then be logits.
+        rounds_to_float16: whether interpolated scores are rounded before they are compared, as in nnU-Net; slower.
         engine: as in `PrepareConfig`.
     """
 
@@ -86,11 +87,13 @@ class Restoration:
         num_threads: int = 1,
         is_softmax: bool = False,
         region_order: Sequence[int] = (),
+        rounds_to_float16: bool = False,
         engine: resample.ResampleEngine = "auto",
     ) -> None:
         self._shape, self._steps, self._num_threads = shape, list(trace), num_threads
         self._order, self._is_softmax = np.array(region_order, dtype=np.uint8), is_softmax
-        self._is_compiled = engine == "auto" and has_loops()
+        self._rounds = rounds_to_float16
+        self._is_compiled = engine == "auto" and has_loops() and not rounds_to_float16
         self._positions: tuple[Positions, ...] = tuple(np.arange(n, dtype=np.float64) for n in shape)
         if is_resampled(trace):
             self._positions = resample.positions_back(self._steps.pop())
@@ -173,7 +176,8 @@ class Restoration:
             first, stop = int(along.min()), int(along.max()) + 2
             box = scores[:, first:stop], None if weights is None else weights[first:stop]
             planes = _planes(*box, is_softmax=self._is_softmax)
-            fill_classes_plain(planes, (along - first, *positions[1:]), target[part], self._order)
+            within = (along - first, *positions[1:])
+            fill_classes_plain(planes, within, target[part], self._order, rounds=self._rounds)
 
         self._in_parts(fill, target.shape)
 
@@ -224,7 +228,12 @@ def _planes(scores_kxyz: Array, weights_xyz: Array | None, *, is_softmax: bool) 
 
 
 def fill_classes_plain(
-    scores_kxyz: Iterable[Array], positions: tuple[Positions, ...], target_xyz: Array, order: Array
+    scores_kxyz: Iterable[Array],
+    positions: tuple[Positions, ...],
+    target_xyz: Array,
+    order: Array,
+    *,
+    rounds: bool = False,
 ) -> None:
     """Interpolates every score, and writes the class of each voxel: the slow reference.
 
@@ -233,10 +242,16 @@ def fill_classes_plain(
         positions: of the target's voxels along each axis.
         target_xyz: of the type `index_dtype`, zeros.
         order: (k,) uint8, the class of each channel, for overlapping classes; empty otherwise.
+        rounds: whether interpolated scores are rounded to float16.
     """
+
+    def interpolated(scores_xyz: Array) -> Array:
+        scores = resample.interpolate(scores_xyz, positions, engine="auto" if rounds else "numpy")
+        return scores.astype(np.float16).astype(np.float32) if rounds else scores
+
     best: Array | None = None
     for index, plane in enumerate(scores_kxyz):
-        scores = resample.interpolate(plane, positions, engine="numpy")
+        scores = interpolated(plane)
         if len(order):
             target_xyz[scores > 0.0] = order[index]
         elif best is None:

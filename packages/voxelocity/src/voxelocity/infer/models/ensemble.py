@@ -17,7 +17,8 @@ from voxelocity.core.axis_order import orientation_of, turn_onto
 from voxelocity.core.contracts import DeterministicStage, StageEffect
 from voxelocity.core.volume import Volume, VolumeSpec
 from voxelocity.infer.division import CaseDivision
-from voxelocity.infer.model import ForeignNetwork, Model
+from voxelocity.infer.model import ForeignNetwork, Model, placed
+from voxelocity_observe.core.device import Device
 from voxelocity_observe.core.errors import InputError, ScanError
 
 
@@ -35,14 +36,15 @@ def mean_of(models: Sequence[Model]) -> Model:
         _check_alike(first, other)
     distinct = {model.preparation.fingerprint(): model.preparation for model in models}
     order = list(distinct)
-    num_channels = len(first.spec.channels)
+    # The second network of a cascade takes more than the scan has.
+    num_channels = first.describe_prepared().num_channels
     kept = [name for name in first.spec.keep_largest if all(name in model.spec.keep_largest for model in models)]
     starts = [num_channels * order.index(model.preparation.fingerprint()) for model in models]
     return Model(
         folder=first.folder,
         network=MeanLogits([model.network for model in models], starts, num_channels).eval(),
         spec=first.spec.model_copy(update={"keep_largest": tuple(kept), "division": _division(models)}),
-        preparation=StackedPreparations(list(distinct.values())),
+        preparation=StackedPreparations(list(distinct.values())) if len(distinct) > 1 else first.preparation,
         doubts=tuple(doubt for model in models for doubt in model.doubts),
         unlearned="; ".join(model.unlearned for model in models if model.unlearned),
     )
@@ -58,6 +60,8 @@ def _division(models: Sequence[Model]) -> CaseDivision | None:
 class MeanLogits(torch.nn.Module):
     """The mean of the logits of several networks, each of which sees its own channels.
 
+    With `is_mean` false, the logits of all of them, one after the other along the channels.
+
     Args:
         networks: (b, c, x, y, z) to logits (b, k, x, y, z); exported ones too.
         starts: for each network, its first channel.
@@ -72,11 +76,16 @@ class MeanLogits(torch.nn.Module):
         self.networks = torch.nn.ModuleList(network for network in networks if isinstance(network, torch.nn.Module))
         self._all = tuple(networks)
         self._starts, self._num_channels = tuple(starts), num_channels
+        self.is_mean = True
 
     def forward(self, images_bcxyz: torch.Tensor) -> torch.Tensor:
+        inputs = [images_bcxyz[:, start : start + self._num_channels] for start in self._starts]
+        if not self.is_mean:
+            # Copies, as below.
+            return torch.cat([network(part).clone() for network, part in zip(self._all, inputs, strict=True)], dim=1)
         total: torch.Tensor | None = None
-        for network, start in zip(self._all, self._starts, strict=True):
-            logits = network(images_bcxyz[:, start : start + self._num_channels])
+        for network, part in zip(self._all, inputs, strict=True):
+            logits = network(part)
             # A copy, because the output may be a buffer that the network's next call overwrites.
             total = logits.float().clone() if total is None else total.add_(logits)
         assert total is not None
@@ -96,6 +105,10 @@ class StackedPreparations:
         stacked = replace(effects[0].spec, num_channels=num_channels, dtype=dtype)
         scratch_bytes = max(effect.scratch_bytes for effect in effects) + stacked.image_bytes
         return StageEffect(spec=stacked, scratch_bytes=scratch_bytes)
+
+    def on_device(self, device: Device) -> StackedPreparations:
+        """As `NeedsDevice`."""
+        return StackedPreparations([placed(stage, device) for stage in self._stages])
 
     def fingerprint(self) -> str:
         return "+".join(stage.fingerprint() for stage in self._stages)

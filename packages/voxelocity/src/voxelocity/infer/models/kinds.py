@@ -6,13 +6,15 @@ Of a folder that may not be read, nothing is known: `os.path.isfile` says so, an
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from voxelocity.infer.models.spec import SPEC_NAME
 from voxelocity.infer.runtimes.table import EXPORT_FORMATS
 
 PLANS, METADATA = "plans.json", Path("configs") / "metadata.json"
+_PART = re.compile(r"Dataset\d{3,4}_(?P<model>\w{1,100}?)_part(?P<part>\d{1,2})(_.*)?")
 
 
 def is_run(path: Path) -> bool:
@@ -54,3 +56,34 @@ def is_nnunet(path: Path) -> bool:
 def nnunet_results(path: Path) -> Path:
     """The results folder of nnU-Net that `path` is, or whose fold it is."""
     return path.parent if path.name.startswith("fold_") and not os.path.exists(path / PLANS) else path
+
+
+def nnunet_archive(path: Path) -> tuple[Path, PurePosixPath]:
+    """The `.zip` file that `path` is or lies in, and the place in it; `path` itself if there is none."""
+    for archive in (path, *path.parents):
+        if archive.suffix.lower() == ".zip" and os.path.isfile(archive):
+            return archive, PurePosixPath(path.relative_to(archive).as_posix())
+    return path, PurePosixPath()
+
+
+def is_nnunet_archive(path: Path) -> bool:
+    """Whether `path` is a `.zip` file, or a place in one."""
+    return os.path.isfile(nnunet_archive(path)[0]) and nnunet_archive(path)[0].suffix.lower() == ".zip"
+
+
+def nnunet_parts(path: Path) -> dict[str, list[Path]]:
+    """The folders of data sets in `path` that hold the parts of one model, in the order of their parts, by its name.
+
+    As TotalSegmentator stores its weights: `Dataset291_TotalSegmentator_part1_organs_1559subj` and so on.
+    """
+    found: dict[str, dict[int, Path]] = {}
+    for folder in sorted(path.glob("Dataset*_part*")) if os.path.isdir(path) else ():
+        named = _PART.fullmatch(folder.name)
+        if named and any(is_nnunet(results) for results in folder.glob("*__*__*")):
+            found.setdefault(named["model"], {})[int(named["part"])] = folder
+    return {model: [parts[number] for number in sorted(parts)] for model, parts in found.items() if len(parts) > 1}
+
+
+def holds_nnunet_parts(path: Path) -> bool:
+    """Whether `path` holds the parts of a model of nnU-Net."""
+    return bool(nnunet_parts(path))

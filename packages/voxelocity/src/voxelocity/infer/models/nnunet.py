@@ -5,9 +5,11 @@ What its predictor does is described by `PredictionSpec` and `NnunetPreparation`
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -15,34 +17,41 @@ from typing import Any, Literal
 import torch
 from pydantic import ConfigDict
 
-from voxelocity.core.region import Index3
+from voxelocity.core.contracts import DeterministicStage
 from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.ensemble import mean_of
 from voxelocity.infer.models.foreign_files import network_with, read_checkpoint, read_json
-from voxelocity.infer.models.kinds import PLANS, nnunet_results
+from voxelocity.infer.models.kinds import PLANS, is_nnunet, nnunet_results
+from voxelocity.infer.models.nnunet_cascade import CascadePreparation
 from voxelocity.infer.models.nnunet_network import MOST_LEVELS, NETWORKS, Architecture, PlannedUNet
 from voxelocity.infer.models.nnunet_plans import (
     DATASET,
     Configuration,
     DatasetKeys,
     KnownKeys,
-    Length,
     Plans,
+    ResampleLabels,
     damaged,
     inherited_keys,
     normalizations,
     parse_keys,
 )
+from voxelocity.infer.models.nnunet_postprocessing import read_postprocessing
 from voxelocity.infer.models.nnunet_prepare import Interpolation, NnunetPreparation
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.plain import excerpt, shortened
 
 # nnU-Net trains five.
 _MOST_FOLDS = 50
-_CHECKPOINTS = ("checkpoint_final.pth", "checkpoint_best.pth")
+CHECKPOINTS = ("checkpoint_final.pth", "checkpoint_best.pth")
+"""Of a fold, the first that it has is used."""
 _TURNING_READERS = ("NibabelIOWithReorient", "SimpleITKIOWithReorient")
 # Of nnU-Net's own trainers, those that people use; none changes the network of the plans.
 _TRAINERS = r"nnUNetTrainer(_?(\d+epochs|NoMirroring|onlyMirror01|NoDA|DA5|DAOrd0|DASegOrd0))*"
+# torch convolves a single window in a slower way: 0.9 s for a hippocampus, 0.2 s in pairs. Of small planes, more come
+# in one pass.
+_WINDOWS, _MOST_PLANES, _PLANE_VOXELS = 2, 32, 1 << 18
+_KERNEL_AXES = 4
 
 
 class _ResampleLogits(KnownKeys):
@@ -52,10 +61,21 @@ class _ResampleLogits(KnownKeys):
 
 
 class _Configuration(Configuration):
-    patch_size: Index3
-    spacing: tuple[Length, Length, Length]
     resampling_fn_probabilities: Literal["resample_data_or_seg_to_shape"]
     resampling_fn_probabilities_kwargs: _ResampleLogits
+
+    @property
+    def num_missing(self) -> int:
+        """1 for a network of planes, whose windows have a single voxel along the first axis; else 0."""
+        return 3 - len(self.patch_size)
+
+
+class _SecondConfiguration(KnownKeys):
+    """What the second network of a cascade has in addition."""
+
+    previous_stage: str
+    resampling_fn_seg: Literal["resample_data_or_seg_to_shape"]
+    resampling_fn_seg_kwargs: ResampleLabels
 
 
 class _InitArguments(KnownKeys):
@@ -71,11 +91,29 @@ class _Checkpoint(KnownKeys):
     inference_allowed_mirroring_axes: tuple[int, ...] | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Results:
+    """What the folds of a results folder share.
+
+    Attributes:
+        folder: the results folder.
+        plans: its plans.
+        dataset: its data set.
+        earlier: opens the first network of a cascade, by the name of its configuration.
+    """
+
+    folder: Path
+    plans: Plans
+    dataset: DatasetKeys
+    earlier: Callable[[str], Model]
+
+
 def open_nnunet(path: Path) -> Model:
     """The model in a results folder, the mean of its folds if there are several; or that of one fold.
 
     As in nnU-Net, the fold "all" is used only if it is the only one. A checkpoint that is not the final one is used
-    only if there is no other.
+    only if there is no other. The second network of a cascade brings the first one along, from the folder next to it:
+    the same fold of it, or all of its folds.
 
     Args:
         path: `.../TRAINER__PLANS__CONFIGURATION`, or a folder `fold_N` in it.
@@ -85,18 +123,51 @@ def open_nnunet(path: Path) -> Model:
             does it.
     """
     folder = nnunet_results(path)
-    plans = parse_keys(Plans, read_json(folder / PLANS), folder / PLANS)
-    dataset = parse_keys(DatasetKeys, read_json(folder / DATASET), folder / DATASET)
-    folds = [path] if path != folder else _folds_of(folder)
-    models = [_open_fold(fold, plans, dataset) for fold in folds]
-    return models[0] if len(models) == 1 else mean_of(models)
+    fold = path.name if path != folder else ""
+
+    @functools.cache
+    def earlier(configuration: str) -> Model:
+        return _open_earlier(folder, configuration, fold)
+
+    model, folds = _open_folds(folder, fold, earlier)
+    keep_largest, doubts = read_postprocessing(folder, [fold.name for fold in folds], model.spec)
+    spec = model.spec.model_copy(update={"keep_largest": keep_largest})
+    return replace(model, spec=spec, doubts=(*model.doubts, *doubts))
+
+
+def _open_folds(folder: Path, fold: str, earlier: Callable[[str], Model]) -> tuple[Model, list[Path]]:
+    """The mean of the folds, or the named one, and the folders of those that are used."""
+    results = _Results(
+        folder=folder,
+        plans=parse_keys(Plans, read_json(folder / PLANS), folder / PLANS),
+        dataset=parse_keys(DatasetKeys, read_json(folder / DATASET), folder / DATASET),
+        earlier=earlier,
+    )
+    folds = [folder / fold] if fold else _folds_of(folder)
+    models = [_open_fold(path, results) for path in folds]
+    return models[0] if len(models) == 1 else mean_of(models), folds
+
+
+def _open_earlier(second: Path, configuration: str, fold: str) -> Model:
+    """The first network of a cascade."""
+    folder = second.absolute().with_name(f"{second.name.rpartition('__')[0]}__{configuration}")
+    if not is_nnunet(folder):
+        raise InputError(
+            f"infer: {second} is the second network of a cascade, which takes the classes of the first; {folder}, the "
+            f"results folder of {configuration}, is missing: copy it there"
+        )
+
+    def refuse(name: str) -> Model:
+        raise damaged(folder / PLANS, f": {configuration} is itself the second network of a cascade, after {name}")
+
+    return _open_folds(folder, fold, refuse)[0]
 
 
 def _folds_of(folder: Path) -> list[Path]:
-    folds = sorted(path for path in folder.glob("fold_*") if any((path / name).is_file() for name in _CHECKPOINTS))
+    folds = sorted(path for path in folder.glob("fold_*") if any((path / name).is_file() for name in CHECKPOINTS))
     if not folds:
         raise InputError(
-            f"infer: {folder} holds no trained fold: no fold_*/{_CHECKPOINTS[0]} and no fold_*/{_CHECKPOINTS[1]}; "
+            f"infer: {folder} holds no trained fold: no fold_*/{CHECKPOINTS[0]} and no fold_*/{CHECKPOINTS[1]}; "
             "copy the folder again, or train it with nnUNetv2_train"
         )
     if len(folds) > _MOST_FOLDS:
@@ -106,16 +177,42 @@ def _folds_of(folder: Path) -> list[Path]:
     return [fold for fold in folds if fold.name != "fold_all"] or folds
 
 
-def _open_fold(fold: Path, plans: Plans, dataset: DatasetKeys) -> Model:
-    path = next((path for name in _CHECKPOINTS if (path := fold / name).is_file()), None)
+def _open_fold(fold: Path, results: _Results) -> Model:
+    path = next((path for name in CHECKPOINTS if (path := fold / name).is_file()), None)
     if path is None:
-        raise InputError(f"infer: {fold} holds neither {' nor '.join(_CHECKPOINTS)}; name a fold that is trained")
+        raise InputError(f"infer: {fold} holds neither {' nor '.join(CHECKPOINTS)}; name a fold that is trained")
     checkpoint = parse_keys(_Checkpoint, read_checkpoint(path), path)
     where = f"{fold.parent / PLANS}: {checkpoint.init_args.configuration}"
-    values = _configuration(plans, checkpoint.init_args.configuration, where)
+    values = inherited_keys(results.plans, checkpoint.init_args.configuration, where)
     configuration = parse_keys(_Configuration, values, where)
-    labels, region_order = _labels(dataset, fold.parent / DATASET)
-    spec = parse_keys(
+    if len(configuration.spacing) != len(configuration.patch_size):
+        raise damaged(where, f": patch_size {configuration.patch_size} and spacing {configuration.spacing} differ")
+    spec = _spec(results, configuration, checkpoint.inference_allowed_mirroring_axes or (), fold.parent)
+    stage = _preparation(results.plans, configuration, len(spec.channels), where)
+    preparation: DeterministicStage = stage
+    doubts = _doubts(path, checkpoint)
+    if values.get("previous_stage"):
+        preparation, more = _cascade(results, stage, values, spec, where)
+        doubts += more
+    num_channels = len(spec.channels)
+    if isinstance(preparation, CascadePreparation):
+        num_channels += len(preparation.values)
+    return Model(
+        folder=fold,
+        network=_network(path, checkpoint, values, configuration.patch_size, (num_channels, spec.num_outputs), where),
+        spec=spec,
+        preparation=preparation,
+        doubts=doubts,
+    )
+
+
+def _spec(
+    results: _Results, configuration: _Configuration, mirror_axes: tuple[int, ...], where: Path
+) -> PredictionSpec:
+    dataset = results.dataset
+    labels, region_order = _labels(dataset, where / DATASET)
+    missing, num_planes = configuration.num_missing, _PLANE_VOXELS // max(1, math.prod(configuration.patch_size))
+    return parse_keys(
         PredictionSpec,
         {
             # By number: "10" comes after "9".
@@ -124,41 +221,42 @@ def _open_fold(fold: Path, plans: Plans, dataset: DatasetKeys) -> Model:
             "region_order": region_order,
             "restored": "logits",
             "window": {
-                "shape_voxel": configuration.patch_size,
-                # torch convolves a single window in a slower way: 0.9 s for a hippocampus, 0.2 s in pairs.
-                "batch_size": 2,
+                "shape_voxel": (*(1,) * missing, *configuration.patch_size),
+                "batch_size": max(_WINDOWS, min(num_planes, _MOST_PLANES)) if missing else _WINDOWS,
                 "spread": "even",
                 "blend": "nnunet",
-                "mirror_axes": checkpoint.inference_allowed_mirroring_axes or (),
+                "mirror_axes": [axis + missing for axis in mirror_axes],
             },
             # nnU-Net's choice on a GPU; a CPU computes in float32.
-            "precision": {"compute": "float16"},
+            "precision": {"compute": "float16", "channels_last": True},
         },
-        fold.parent,
-    )
-    return Model(
-        folder=fold,
-        network=_network(path, checkpoint, values, spec, where),
-        spec=spec,
-        preparation=_preparation(plans, configuration, len(spec.channels), where),
-        doubts=_doubts(path, checkpoint),
+        where,
     )
 
 
-def _configuration(plans: Plans, name: str, where: str) -> dict[str, Any]:
-    values = inherited_keys(plans, name, where)
-    if values.get("previous_stage"):
-        raise InputError(
-            f"infer: {where} is the second network of a cascade (previous_stage {values['previous_stage']}), which is "
-            "not supported; predict with the model of 3d_fullres or 3d_lowres, or with nnU-Net itself"
-        )
-    patch = values.get("patch_size")
-    if isinstance(patch, list) and len(patch) == 2:
-        raise InputError(
-            f"infer: {where} is a 2-D network, which is not supported; predict with the model of 3d_fullres or "
-            "3d_lowres, or with nnU-Net itself"
-        )
-    return values
+def _cascade(
+    results: _Results, stage: NnunetPreparation, values: Mapping[str, Any], spec: PredictionSpec, where: str
+) -> tuple[CascadePreparation, tuple[str, ...]]:
+    """The preparation for a second network, and the doubts about the first."""
+    keys = parse_keys(_SecondConfiguration, values, where)
+    if keys.previous_stage not in results.plans.configurations or not re.fullmatch(r"[\w.-]+", keys.previous_stage):
+        raise damaged(where, f": the plans have no configuration {shortened(keys.previous_stage)}, its previous_stage")
+    earlier = results.earlier(keys.previous_stage)
+    for what, first, second in (
+        ("channels", earlier.spec.channels, spec.channels),
+        ("labels", earlier.spec.labels, spec.labels),
+    ):
+        if first != second:
+            raise damaged(where, f": its {what} are {second}, and those of {earlier.folder} are {first}")
+    parts = (value for name, value in results.dataset.labels.items() if name != "ignore")
+    found = {label for value in parts for label in ((value,) if isinstance(value, int) else value)}
+    preparation = CascadePreparation(
+        stage=stage,
+        earlier=earlier,
+        values=tuple(sorted(found - {0})),
+        in_planes=keys.resampling_fn_seg_kwargs.force_separate_z,
+    )
+    return preparation, earlier.doubts
 
 
 def _labels(dataset: DatasetKeys, where: Path) -> tuple[dict[int, str], tuple[int, ...]]:
@@ -193,7 +291,7 @@ def _preparation(plans: Plans, configuration: _Configuration, num_channels: int,
     return NnunetPreparation(
         axes=(x, y, z),
         is_reoriented=plans.image_reader_writer in _TURNING_READERS,
-        spacing_mm=configuration.spacing,
+        spacing_mm=_three(configuration.spacing),
         channels=channels,
         interpolation=Interpolation(
             order=image.order,
@@ -205,9 +303,21 @@ def _preparation(plans: Plans, configuration: _Configuration, num_channels: int,
     )
 
 
+def _three(spacing_mm: tuple[float, ...]) -> tuple[float | None, float, float]:
+    """A network of planes keeps the distance of the slices."""
+    *first, second, third = spacing_mm
+    return (first[0] if first else None, second, third)
+
+
 def _network(
-    path: Path, checkpoint: _Checkpoint, configuration: Mapping[str, Any], spec: PredictionSpec, where: str
+    path: Path,
+    checkpoint: _Checkpoint,
+    configuration: Mapping[str, Any],
+    shape: tuple[int, ...],
+    num_ends: tuple[int, int],
+    where: str,
 ) -> torch.nn.Module:
+    """The network of a fold, for windows of this shape; `num_ends`: how many channels it takes and gives."""
     described = configuration.get("architecture") or _earlier_architecture(configuration, where)
     if not isinstance(described, Mapping) or not isinstance(described.get("arch_kwargs", {}), Mapping):
         raise damaged(where, f": the architecture is {shortened(described)}, not keys and values")
@@ -219,12 +329,11 @@ def _network(
         )
     plan = parse_keys(Architecture, described.get("arch_kwargs", {}), where)
     divisor = tuple(math.prod(strides) for strides in zip(*plan.strides, strict=True))
-    if any(n % d for n, d in zip(spec.window.shape_voxel, divisor, strict=True)):
-        shape = spec.window.shape_voxel
+    if len(shape) != plan.num_axes or any(n % d for n, d in zip(shape, divisor, strict=True)):
         raise damaged(where, f": patch_size {shape} is not a multiple of {divisor}, which its strides need")
     return network_with(
-        partial(PlannedUNet, plan, num_channels=len(spec.channels), num_classes=spec.num_outputs),
-        _weights(checkpoint),
+        partial(PlannedUNet, plan, num_channels=num_ends[0], num_classes=num_ends[1]),
+        _weights(checkpoint, is_planar=plan.num_axes == 2),
         path,
         hint=f"its trainer, {checkpoint.trainer_name}, may have changed the network: predict with nnU-Net itself",
     )
@@ -238,17 +347,17 @@ def _earlier_architecture(configuration: Mapping[str, Any], where: str) -> dict[
             found = shortened(convolutions)
             raise damaged(where, f": n_conv_per_stage_encoder is {found}, not a list of at most {MOST_LEVELS} numbers")
         base, most = (int(configuration[key]) for key in ("UNet_base_num_features", "unet_max_num_features"))
-        name = configuration["UNet_class_name"]
+        name, num_axes = configuration["UNet_class_name"], len(configuration["patch_size"])
         arguments = {
             "n_stages": len(convolutions),
             "features_per_stage": [min(base * 2**level, most) for level in range(len(convolutions))],
-            "conv_op": "torch.nn.modules.conv.Conv3d",
+            "conv_op": f"torch.nn.modules.conv.Conv{num_axes}d",
             "kernel_sizes": configuration["conv_kernel_sizes"],
             "strides": configuration["pool_op_kernel_sizes"],
             "n_blocks_per_stage" if name == "ResidualEncoderUNet" else "n_conv_per_stage": convolutions,
             "n_conv_per_stage_decoder": configuration["n_conv_per_stage_decoder"],
             "conv_bias": True,
-            "norm_op": "torch.nn.modules.instancenorm.InstanceNorm3d",
+            "norm_op": f"torch.nn.modules.instancenorm.InstanceNorm{num_axes}d",
             "norm_op_kwargs": {"eps": 1e-5, "affine": True},
             "nonlin": "torch.nn.LeakyReLU",
         }
@@ -259,10 +368,10 @@ def _earlier_architecture(configuration: Mapping[str, Any], where: str) -> dict[
     return {"network_class_name": name, "arch_kwargs": arguments}
 
 
-def _weights(checkpoint: _Checkpoint) -> dict[str, torch.Tensor]:
-    """Each once: nnU-Net's modules have each layer under several names."""
+def _weights(checkpoint: _Checkpoint, *, is_planar: bool) -> dict[str, torch.Tensor]:
+    """Each once: nnU-Net's modules have each layer under several names. Those of planes get an axis."""
     return {
-        name.removeprefix("module."): tensor
+        name.removeprefix("module."): tensor.unsqueeze(2) if is_planar and tensor.dim() == _KERNEL_AXES else tensor
         for name, tensor in checkpoint.network_weights.items()
         if ".all_modules." not in name and "decoder.encoder." not in name
     }
@@ -270,8 +379,8 @@ def _weights(checkpoint: _Checkpoint) -> dict[str, torch.Tensor]:
 
 def _doubts(path: Path, checkpoint: _Checkpoint) -> tuple[str, ...]:
     doubts = []
-    if path.name != _CHECKPOINTS[0]:
-        doubts.append(f"{path.parent} holds no {_CHECKPOINTS[0]}: its training did not finish, and {path.name} is used")
+    if path.name != CHECKPOINTS[0]:
+        doubts.append(f"{path.parent} holds no {CHECKPOINTS[0]}: its training did not finish, and {path.name} is used")
     if not re.fullmatch(_TRAINERS, checkpoint.trainer_name):
         doubts.append(
             f"{path} was trained by {checkpoint.trainer_name}, which is none of the usual trainers of nnU-Net; if it "

@@ -51,12 +51,21 @@ class ResampleImage(KnownKeys):
     force_separate_z: bool | None = False
 
 
+class ResampleLabels(KnownKeys):
+    """Arguments of nnU-Net's function for labels."""
+
+    is_seg: Literal[True]
+    order: Literal[1] = 1
+    order_z: Literal[0] = 0
+    force_separate_z: bool | None = False
+
+
 class Configuration(KnownKeys):
     """How cases are prepared for one network, 3-D or 2-D."""
 
     preprocessor_name: Literal["DefaultPreprocessor"] = "DefaultPreprocessor"
-    patch_size: Index3 | tuple[int, int]
-    spacing: tuple[Length, Length, Length] | tuple[Length, Length]
+    patch_size: Annotated[tuple[int, ...], Field(min_length=2, max_length=3)]
+    spacing: Annotated[tuple[Length, ...], Field(min_length=2, max_length=3)]
     normalization_schemes: tuple[Scheme, ...]
     use_mask_for_norm: tuple[bool, ...]
     resampling_fn_data: Literal["resample_data_or_seg_to_shape"]

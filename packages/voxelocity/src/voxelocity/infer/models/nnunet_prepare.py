@@ -94,14 +94,14 @@ class NnunetPreparation:
     Attributes:
         axes: new axis i is axis `axes[i]` of the scan.
         is_reoriented: whether the scan is first turned to RAS.
-        spacing_mm: of the result, along its axes.
+        spacing_mm: of the result, along its axes; None for the one that the scan has along this axis.
         channels: how each is normalized.
         interpolation: how it is resampled.
     """
 
     axes: Index3
     is_reoriented: bool
-    spacing_mm: Spacing
+    spacing_mm: tuple[float | None, float, float]
     channels: tuple[Normalization, ...]
     interpolation: Interpolation
 
@@ -129,44 +129,61 @@ class NnunetPreparation:
         Raises:
             ScanError: as `describe`, or an RGB channel has values outside 0 to 255.
         """
+        return self.resample(self.crop(volume.with_(label=None)))
+
+    def crop(self, volume: Volume) -> Volume:
+        """The volume with the axes of the network, without its empty border; views, with the label if it has one."""
         if self.is_reoriented:
             volume = OrientToRAS()(volume)
+        label = volume.label
         volume = volume.with_(
             image=self._order.turn(volume.image),
-            label=None,
+            label=None if label is None else self._order.turn(label),
             grid=self._order.turn_grid(volume.grid),
             trace=(*volume.trace, orient_record(self._order)),
         )
-        volume = CropToNonzero()(volume)
+        return CropToNonzero()(volume)
+
+    def resample(self, volume: Volume) -> Volume:
+        """What `crop` gave, normalized and at the spacing of the network. Its label is dropped.
+
+        Raises:
+            ScanError: as `__call__`.
+        """
         who = f"case '{volume.case_id}'"
         shape = self._new_shape(volume.grid, who=who)
         image = normalize(volume.image, self.channels, who=who)
         if shape == volume.grid.shape:
-            return volume.with_(image=image)
-        spacing_mm = _spacing_mm(volume.grid)
-        thick = thick_axis(spacing_mm, self.spacing_mm, in_planes=self.interpolation.image_in_planes)
-        back = thick_axis(self.spacing_mm, spacing_mm, in_planes=self.interpolation.logits_in_planes)
+            return volume.with_(image=image, label=None)
+        spacing_mm, target_mm = self.spacings_of(volume.grid)
+        thick = thick_axis(spacing_mm, target_mm, in_planes=self.interpolation.image_in_planes)
+        back = thick_axis(target_mm, spacing_mm, in_planes=self.interpolation.logits_in_planes)
         nearest_axes = [back] if back is not None and self.interpolation.logits_order_thick == 0 else []
         return volume.with_(
             image=resize(image, shape, self.interpolation, thick=thick),
+            label=None,
             grid=_resized(volume.grid, shape),
             trace=(*volume.trace, resize_record(volume.grid.shape, shape, nearest_axes=nearest_axes)),
         )
+
+    def spacings_of(self, grid: Grid) -> tuple[Spacing, Spacing]:
+        """Of a turned grid, the spacing as nnU-Net reads it, and the one that the network needs."""
+        spacing_mm = _spacing_mm(grid)
+        first, second, third = self.spacing_mm
+        return spacing_mm, (spacing_mm[0] if first is None else first, second, third)
 
     @property
     def _order(self) -> AxisOrder:
         return AxisOrder(axes=self.axes, flips=(False, False, False))
 
     def _new_shape(self, grid: Grid, *, who: str) -> Index3:
-        spacing_mm = _spacing_mm(grid)
+        spacing_mm, target_mm = self.spacings_of(grid)
         if not all(math.isfinite(length) and length > 0.0 for length in spacing_mm):
             raise ScanError(f"infer: {who} has the spacing {spacing_mm} mm; fix its header, or leave it out")
-        x, y, z = (
-            max(1, round(old / new * n)) for old, new, n in zip(spacing_mm, self.spacing_mm, grid.shape, strict=True)
-        )
+        x, y, z = (max(1, round(old / new * n)) for old, new, n in zip(spacing_mm, target_mm, grid.shape, strict=True))
         if x * y * z > _MAX_VOXELS:
             raise ScanError(
-                f"infer: {who} would have {x} x {y} x {z} voxels at the spacing of the network, {self.spacing_mm} mm, "
+                f"infer: {who} would have {x} x {y} x {z} voxels at the spacing of the network, {target_mm} mm, "
                 f"more than the supported {_MAX_VOXELS:,}; check the spacing {grid.spacing_mm} mm in its header, or "
                 "crop it"
             )

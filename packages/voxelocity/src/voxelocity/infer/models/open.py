@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.infer.model import Model
-from voxelocity.infer.models.kinds import is_bundle, is_export, is_nnunet, is_run
+from voxelocity.infer.models.kinds import (
+    holds_nnunet_parts,
+    is_bundle,
+    is_export,
+    is_nnunet,
+    is_nnunet_archive,
+    is_run,
+)
 from voxelocity_observe.core.errors import InputError
 
 
@@ -37,6 +44,18 @@ def _open_nnunet(folder: Path, factory: str) -> Model:
     return open_nnunet(folder)
 
 
+def _open_nnunet_zip(folder: Path, factory: str) -> Model:
+    from voxelocity.infer.models.nnunet_zip import open_nnunet_zip
+
+    return open_nnunet_zip(folder)
+
+
+def _open_nnunet_parts(folder: Path, factory: str) -> Model:
+    from voxelocity.infer.models.nnunet_parts import open_nnunet_parts
+
+    return open_nnunet_parts(folder)
+
+
 def _open_bundle(folder: Path, factory: str) -> Model:
     from voxelocity.infer.models.bundle import open_bundle
 
@@ -58,6 +77,8 @@ def _open_run(folder: Path, factory: str) -> Model:
 _RUN = ModelKind(name="run", holds=is_run, open=_open_run)
 KINDS = (
     ModelKind(name="nnU-Net", holds=is_nnunet, open=_open_nnunet, is_inside=True),
+    ModelKind(name="nnU-Net", holds=is_nnunet_archive, open=_open_nnunet_zip),
+    ModelKind(name="nnU-Net", holds=holds_nnunet_parts, open=_open_nnunet_parts),
     ModelKind(name="MONAI bundle", holds=is_bundle, open=_open_bundle),
     ModelKind(name="export", holds=is_export, open=_open_export),
     _RUN,
@@ -90,7 +111,8 @@ def open_model(folder: Path, *, factory: str = "") -> Model:
     """The model in `folder`, whatever wrote it.
 
     Args:
-        folder: of a finished run, of an export, of an nnU-Net v2 training (or a fold of it), or of a MONAI bundle.
+        folder: of a finished run, of an export, of an nnU-Net v2 training (or a fold of it, or its .zip), of several
+            that are parts of one model, or of a MONAI bundle.
         factory: as in `load_model`, for a run that trained your own network; or the file of an export whose machine
             code you trust.
 
@@ -110,15 +132,27 @@ def open_model(folder: Path, *, factory: str = "") -> Model:
     return _RUN.open(folder, factory)
 
 
-def open_models(folders: Sequence[Path], *, factory: str = "") -> Model:
+def open_models(folders: Sequence[Path], *, factory: str = "", float16_sums: bool = False) -> Model:
     """The model in the only folder, or the mean of the models in several. Arguments and errors as `open_model`.
+
+    Args:
+        folders: of the models.
+        factory: as in `open_model`.
+        float16_sums: as in `PredictRequest`.
 
     Raises:
         InputError: the models differ in what they predict or in how volumes are covered.
     """
     models = [open_model(folder, factory=factory) for folder in folders]
-    if len(models) == 1:
-        return models[0]
-    from voxelocity.infer.models.ensemble import mean_of
+    model = models[0]
+    if len(models) > 1:
+        if merged := [model.folder for model in models if model.parts]:
+            raise InputError(f"infer: {merged[0]} is a model in parts, which is not averaged; name it alone")
+        from voxelocity.infer.models.ensemble import mean_of
 
-    return mean_of(models)
+        model = mean_of(models)
+    if float16_sums:
+        from voxelocity.infer.models.nnunet_sums import with_float16_sums
+
+        model = with_float16_sums(model)
+    return model

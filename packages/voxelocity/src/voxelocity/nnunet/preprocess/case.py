@@ -12,14 +12,12 @@ import numpy.typing as npt
 from voxelocity.core.region import Index3, Region
 from voxelocity.core.volume import Array
 from voxelocity.data.prepare import nonzero_box
+from voxelocity.infer.models.nnunet_labels import OUTSIDE, Int16, outside_of, resize_labels
 from voxelocity.infer.models.nnunet_prepare import Float32, Interpolation, normalize, resize, thick_axis
-from voxelocity.nnunet.preprocess.labels import resize_labels, sample_places
+from voxelocity.nnunet.preprocess.labels import sample_places
 from voxelocity.nnunet.preprocess.plans import CasePlan
 from voxelocity.nnunet.preprocess.raw import ClassKey
-from voxelocity.nnunet.preprocess.read import Int16, ReadCase
-
-_OUTSIDE = -1
-"""nnU-Net's label of background voxels in the empty region around a scan."""
+from voxelocity.nnunet.preprocess.read import ReadCase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,28 +84,8 @@ def _cropped(image: Array, label: Int16, box: Region) -> tuple[Array, Int16, npt
     outside = outside_of(image)
     if outside is None:
         return image, label, np.ones(label.shape, dtype=bool)
-    label[outside & (label == 0)] = _OUTSIDE
+    label[outside & (label == 0)] = OUTSIDE
     return image, label, label >= 0
-
-
-def outside_of(image_cxyz: Array) -> npt.NDArray[np.bool_] | None:
-    """The voxels (x, y, z) that are zero in all channels and linked to a border by such voxels; None if there are none.
-
-    Elsewhere, zeros are holes, which nnU-Net fills by `binary_fill_holes`.
-    """
-    faces = [np.moveaxis(image_cxyz, axis + 1, 1)[:, [0, -1]] for axis in range(3)]
-    if not any((face == 0).all(axis=0).any() for face in faces):
-        return None
-    from scipy.ndimage import label as components
-
-    empty = (image_cxyz[0] == 0) if len(image_cxyz) == 1 else ~(image_cxyz != 0).any(axis=0)
-    numbers, count = components(empty)
-    is_outside = np.zeros(count + 1, dtype=bool)
-    for axis in range(3):
-        is_outside[np.moveaxis(numbers, axis, 0)[[0, -1]]] = True
-    is_outside[0] = False
-    found: npt.NDArray[np.bool_] = is_outside[numbers]
-    return found
 
 
 def _resampled(image: Float32, label: Int16, spacing_mm: list[float], plan: CasePlan) -> tuple[Float32, Int16]:

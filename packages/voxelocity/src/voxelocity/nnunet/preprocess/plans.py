@@ -17,8 +17,8 @@ from voxelocity.core.region import Index3
 from voxelocity.infer.models.foreign_files import read_json
 from voxelocity.infer.models.nnunet_plans import (
     Configuration,
-    KnownKeys,
     Plans,
+    ResampleLabels,
     inherited_keys,
     normalizations,
     parse_keys,
@@ -31,15 +31,6 @@ from voxelocity_observe.core.errors import ConfigError, InputError
 CONFIGURATIONS = ("2d", "3d_fullres", "3d_lowres")
 """Those that nnU-Net makes cases for, if nothing else is asked for."""
 _PREPROCESS_THERE = "Voxelocity cannot make these cases: preprocess with nnU-Net itself"
-
-
-class ResampleLabels(KnownKeys):
-    """Arguments of nnU-Net's function for labels."""
-
-    is_seg: Literal[True]
-    order: Literal[1] = 1
-    order_z: Literal[0] = 0
-    force_separate_z: bool | None = False
 
 
 class _CaseKeys(Configuration):

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from voxelocity.core.volume import Array, VolumeRef
 from voxelocity.data.decode import read_scan
+from voxelocity.infer.models.nnunet_labels import Int16
 from voxelocity.infer.models.nnunet_prepare import Float32
 from voxelocity.nnunet.preprocess.raw import RawDataset
 from voxelocity_observe.core.errors import ConfigError, InputError, ScanError
 
 Reader = Literal["SimpleITKIO", "NibabelIO"]
 """nnU-Net's names of the readers whose notes are made here."""
-Int16 = npt.NDArray[np.int16]
 _FOUR_AXES = 4
 
 

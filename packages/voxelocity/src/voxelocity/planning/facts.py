@@ -28,6 +28,8 @@ class PlanFacts:
         kept: dotted keys taken over from elsewhere, which win over rules: what an unfinished run took from its machine,
             by measuring or from the memory that was free, or what a run must share with another.
         kept_reason: why they are.
+        kept_reasons: why some are, in place of that.
+        start_name: the model that the run starts from; "" for new weights.
         tuned: values by dotted key that were tuned on this machine; they win over rules.
         tuned_reasons: why each is taken. `tuned_measured` has the measurement behind it, if there is one.
         time_steps: measures how long a step takes; None where rules choose without measuring.
@@ -53,6 +55,8 @@ class PlanFacts:
     overrides: Mapping[str, Any]
     kept: Mapping[str, Any] = field(default_factory=dict)
     kept_reason: str = "as when the run began"
+    kept_reasons: Mapping[str, str] = field(default_factory=dict)
+    start_name: str = ""
     tuned: Mapping[str, Any] = field(default_factory=dict)
     tuned_reasons: Mapping[str, str] = field(default_factory=dict)
     tuned_measured: Mapping[str, Measured | None] = field(default_factory=dict)
@@ -81,10 +85,11 @@ class PlanFacts:
         """Records the rule's choice for `key`, or the user's own value; returns the one that applies."""
         if key in self.overrides:
             chosen = self.overrides[key]
-            reason = "set by you" + ("" if chosen == value else f"; the rule would have chosen {_short(value)}")
+            reason = self.reason_of_user(key, chosen, value)
             value, measured = chosen, None
         elif key in self.kept:
-            value, reason, measured = self.kept[key], self.kept_reason, None
+            value, measured = self.kept[key], None
+            reason = self.kept_reasons.get(key, self.kept_reason)
         elif key in self.tuned:
             value, reason, measured = self.tuned[key], self.tuned_reasons[key], self.tuned_measured.get(key)
         set_value(self.settled, key, value)
@@ -99,6 +104,12 @@ class PlanFacts:
             )
         )
         return value
+
+    def reason_of_user(self, key: str, chosen: Any, otherwise: Any) -> str:
+        """Why a key has the user's value, and what it would have without it."""
+        if self.start_name and key in self.kept and self.kept[key] != chosen:
+            return f"set by you; {self.start_name}, which this run starts from, has {_short(self.kept[key])}"
+        return "set by you" + ("" if chosen == otherwise else f"; the rule would have chosen {_short(otherwise)}")
 
     def is_given(self, key: str) -> bool:
         """Whether the value of `key` does not come from a rule."""

@@ -26,6 +26,7 @@ from voxelocity.planning.patch_rule import MEMORY_KEYS
 from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
 from voxelocity.planning.size_rule import budget_for
+from voxelocity.planning.start_rule import Start
 from voxelocity.planning.step_forecast import ENOUGH_STEPS, Forecast
 from voxelocity.planning.step_timing import CachedStepTimer
 from voxelocity.planning.tuned import CHANGE_RESULTS, find_tuned
@@ -188,9 +189,14 @@ def make_plan(
 
 
 def plan_cases(
-    cases: Cases, request: PlanRequest, *, saved_plan: Plan | None = None, shared: SharedKeys | None = None
+    cases: Cases,
+    request: PlanRequest,
+    *,
+    saved_plan: Plan | None = None,
+    shared: SharedKeys | None = None,
+    start: Start | None = None,
 ) -> Planned:
-    """The plan for a request; see `make_plan`."""
+    """The plan for a request; see `make_plan`. Keys of `start`, the model that the run starts from, win over rules."""
     # Users type this in notebooks, where nothing checks types.
     if not isinstance(cases, Cases):
         raise ConfigError(f"plan: cases is {cases!r}; give what voxelocity.open(...) returns")
@@ -208,7 +214,12 @@ def plan_cases(
     )
     measure = chosen.get("planner.measure", _MEASURE)
     timer = CachedStepTimer(folder=folder / FOLDER_NAME, machine=machine, refresh=measure == "again")
-    kept = dict(shared.values) if shared else {}
+    kept: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    if start is not None:
+        kept, reasons = start.all_keys(fingerprint, machine, chosen)
+    kept |= dict(shared.values) if shared else {}
+    reasons = {key: why for key, why in reasons.items() if shared is None or key not in shared.values}
     kept |= {} if saved_plan is None else _values_of_its_machine(saved_plan)
     facts = PlanFacts(
         data=fingerprint,
@@ -220,6 +231,8 @@ def plan_cases(
         overrides=chosen,
         kept=kept,
         kept_reason=shared.reason if shared and saved_plan is None else "as when the run began",
+        kept_reasons=reasons,
+        start_name="" if start is None else start.name,
         time_steps=None if measure == "never" else timer,
         measures_again=measure == "again",
         epochs=request.epochs or 0,
@@ -229,7 +242,7 @@ def plan_cases(
         facts = _apply_tuned(facts, folder / FOLDER_NAME, saved_plan)
     _warn_if_short(facts)
     _warn_if_mixed(facts)
-    _settle_without_rule(facts, {} if shared is None else shared.values)
+    _settle_without_rule(facts)
     plan = Plan.parse(facts.settled, where="plan")
     _check_step(plan, fingerprint, machine)
     return Planned(
@@ -255,16 +268,20 @@ def _check_step(plan: Plan, fingerprint: DatasetFingerprint, machine: Machine) -
         keep_float32(network, plan.precision.float32_layers)
 
 
-def _settle_without_rule(facts: PlanFacts, shared: Mapping[str, Any]) -> None:
-    """Settles what the user set or another run shares, where no rule decides."""
+def _settle_without_rule(facts: PlanFacts) -> None:
+    """Settles what the user set, or is taken over, where no rule decides."""
     ruled = {choice.key for choice in facts.choices}
     for key, value in facts.overrides.items():
         if key not in ruled:
-            facts.choices.append(Choice(key=key, value=value, reason="set by you"))
+            facts.choices.append(Choice(key=key, value=value, reason=facts.reason_of_user(key, value, value)))
             set_value(facts.settled, key, value)
-    for key, value in shared.items():
-        if key not in ruled and key not in facts.overrides:
-            set_value(facts.settled, key, value)
+    for key, value in facts.kept.items():
+        if key in ruled or key in facts.overrides:
+            continue
+        # An architecture is a page long, and what is empty says nothing.
+        if key in facts.kept_reasons and value and key != "network.architecture":
+            facts.choices.append(Choice(key=key, value=value, reason=facts.kept_reasons[key]))
+        set_value(facts.settled, key, value)
 
 
 def _warn_if_mixed(facts: PlanFacts) -> None:

@@ -26,6 +26,9 @@ class ScheduleConfig(Config):
     """How it falls afterwards."""
     poly_power: float = Field(default=0.9, gt=0.0)
     """Exponent of the poly decay (0.9 as in nnU-Net)."""
+    frozen_share: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of the run in which the way down of the network keeps the weights of the model that the run starts from,
+    while the rest begins to learn; 0 trains all weights throughout."""
 
 
 def learning_rate_at(progress: float, *, peak: float, config: ScheduleConfig) -> float:

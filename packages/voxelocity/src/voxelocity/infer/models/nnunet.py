@@ -20,7 +20,6 @@ from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.ensemble import mean_of
 from voxelocity.infer.models.foreign_files import network_with, read_checkpoint, read_json
 from voxelocity.infer.models.kinds import PLANS, nnunet_results
-from voxelocity.infer.models.nnunet_network import MOST_LEVELS, NETWORKS, Architecture, PlannedUNet
 from voxelocity.infer.models.nnunet_plans import (
     DATASET,
     Configuration,
@@ -34,6 +33,7 @@ from voxelocity.infer.models.nnunet_plans import (
     parse_keys,
 )
 from voxelocity.infer.models.nnunet_prepare import Interpolation, NnunetPreparation
+from voxelocity.step.nnunet_network import MOST_LEVELS, NETWORKS, Architecture, PlannedUNet
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.plain import excerpt, shortened
 

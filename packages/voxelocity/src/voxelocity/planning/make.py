@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -19,14 +19,14 @@ from voxelocity.data.decode.notes import as_one_data_set
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.infer import CaseDivision, ModelSpec
 from voxelocity.planning.config import Measure, Plan
-from voxelocity.planning.facts import PlanFacts
+from voxelocity.planning.facts import PlanFacts, Start
 from voxelocity.planning.fingerprint import DatasetFingerprint, take_fingerprint
 from voxelocity.planning.machine import Machine, survey
 from voxelocity.planning.patch_rule import MEMORY_KEYS
 from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
 from voxelocity.planning.size_rule import budget_for
-from voxelocity.planning.start_rule import Start
+from voxelocity.planning.start_rule import start_keys
 from voxelocity.planning.step_forecast import ENOUGH_STEPS, Forecast
 from voxelocity.planning.step_timing import CachedStepTimer
 from voxelocity.planning.tuned import CHANGE_RESULTS, find_tuned
@@ -64,6 +64,8 @@ class Planned:
     fold: Fold
     forecast: Forecast | None = None
     """What the run is expected to get done; None on a CPU."""
+    exposed: Mapping[str, str] = field(default_factory=dict)
+    """Held-out cases from which the model that the run starts from may have learned, and why."""
 
     def __repr__(self) -> str:
         """One line that says what would be trained."""
@@ -111,6 +113,7 @@ class Planned:
                 "classes": list(self.cases.class_names),
                 "regions": {name: list(values) for name, values in self.cases.regions.items()},
                 "channels": list(self.cases.channels),
+                **({"exposed": dict(self.exposed)} if self.exposed else {}),
             },
             "seed": self.plan.seed,
             "device": self.machine.device,
@@ -214,10 +217,7 @@ def plan_cases(
     )
     measure = chosen.get("planner.measure", _MEASURE)
     timer = CachedStepTimer(folder=folder / FOLDER_NAME, machine=machine, refresh=measure == "again")
-    kept: dict[str, Any] = {}
-    reasons: dict[str, str] = {}
-    if start is not None:
-        kept, reasons = start.all_keys(fingerprint, machine, chosen)
+    kept, reasons = start_keys(start)
     kept |= dict(shared.values) if shared else {}
     reasons = {key: why for key, why in reasons.items() if shared is None or key not in shared.values}
     kept |= {} if saved_plan is None else _values_of_its_machine(saved_plan)
@@ -232,7 +232,7 @@ def plan_cases(
         kept=kept,
         kept_reason=shared.reason if shared and saved_plan is None else "as when the run began",
         kept_reasons=reasons,
-        start_name="" if start is None else start.name,
+        start=start,
         time_steps=None if measure == "never" else timer,
         measures_again=measure == "again",
         epochs=request.epochs or 0,

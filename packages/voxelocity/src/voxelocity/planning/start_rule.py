@@ -1,92 +1,100 @@
-"""What a plan takes from the model that a run starts from, and how gently it is trained on."""
+"""What a plan takes from the model that a run starts from, where that keeps what it knows, and how gently it trains.
+
+`facts.kept` has what may be taken; these rules give back to the others what would not help on these cases.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from voxelocity.core.region import Index3
-from voxelocity.planning.fingerprint import DatasetFingerprint
-from voxelocity.planning.machine import Machine
+from voxelocity.planning.cache_rule import prepared_spacing_mm
+from voxelocity.planning.facts import PlanFacts, Start
 from voxelocity.planning.patch_rule import CPU_PATCH_VOXELS
 
 PATCH, WINDOW, SPACING = "data.patch.shape_voxel", "window.shape_voxel", "data.prepare.spacing_mm"
-# A patch of this many times as many voxels makes too few steps on a CPU.
+_INTENSITY = "data.prepare.intensity."
+# A patch of this many times as many voxels as usual makes too few steps on a CPU.
 _MOST_TIMES_CPU = 4
+# Voxels of the model's spacing may be this many times as long or as large as those that the rule would choose, or this
+# many times smaller; beyond that, details of these cases are lost, or a step sees too little of them. Not measured.
+_MOST_LONGER, _MOST_LARGER, _MOST_SMALLER = 2.0, 4.0, 8.0
+# A patch is only made shorter for the cases where that leaves out as much.
+_LARGEST_SHARE = 0.5
 TUNING_RATE = 0.5
 """Of the learning rate of a new network, for one that starts from trained weights. Not measured yet."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """The model that a run starts from, as its plan sees it.
-
-    Attributes:
-        name: as the user named it.
-        keys: that the plan takes over, by dotted key.
-        patch: what it was trained on, in voxels.
-        divisor: a patch must be a multiple of; None if its network is not taken over.
-    """
-
-    name: str
-    keys: Mapping[str, Any] = field(default_factory=dict)
-    patch: Index3 | None = None
-    divisor: Index3 | None = None
-
-    @property
-    def reason(self) -> str:
-        return f"taken from {self.name}, which this run starts from"
-
-    def all_keys(
-        self, data: DatasetFingerprint, machine: Machine, overrides: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, str]]:
-        """All keys that the plan takes over, with the patch for these cases and this machine; and their reasons."""
-        values = dict(self.keys)
-        reasons = dict.fromkeys(values, self.reason)
-        if self.patch is None or self.divisor is None or PATCH in overrides:
-            return values, reasons
-        spacing = overrides.get(SPACING, values.get(SPACING, data.spacing_mm.median))
-        median = data.spacing_mm.median if isinstance(spacing, str) else spacing
-        shape = np.array(data.extent_mm.median) / np.array(median)
-        most = _MOST_TIMES_CPU * CPU_PATCH_VOXELS if machine.device == "cpu" else math.inf
-        patch = fit_to(self.patch, self.divisor, [float(n) for n in shape], most)
-        why = self.reason
-        if patch != self.patch:
-            theirs = " x ".join(map(str, self.patch))
-            why = (
-                f"{self.name}, which this run starts from, has {theirs}: as much of it as the median case and the "
-                f"{machine.device_name} allow, in multiples of {self.divisor}"
-            )
-        for key in (PATCH, WINDOW):
-            if key not in overrides:
-                values[key], reasons[key] = [*patch], why
-        return values, reasons
+def settle_start(facts: PlanFacts) -> None:
+    """Gives back a window of intensities that was made for CT where these cases are not CT."""
+    if facts.start is None or facts.data.is_ct or facts.kept.get(f"{_INTENSITY}mode") != "window":
+        return
+    for key in [key for key in facts.kept if key.startswith(_INTENSITY)]:
+        facts.kept.pop(key)
+        facts.given_back[key] = f"the window of {facts.start.name} is for CT numbers, which these cases do not have"
 
 
-def fit_to(patch: Index3, divisor: Index3, shape: list[float], most: float) -> Index3:
-    """The patch, no longer than the median case and of at most so many voxels, in multiples of the divisor.
+def settle_spacing(facts: PlanFacts, spacing_mm: Sequence[float], reason: str) -> None:
+    """The spacing of the model that the run starts from, unless it is far from the one that the rule chooses."""
+    theirs = facts.kept.get(SPACING)
+    if facts.start is not None and isinstance(theirs, list | tuple) and not _is_near(theirs, spacing_mm):
+        facts.kept.pop(SPACING)
+        facts.given_back[SPACING] = (
+            f"{facts.start.name} has {spacing_text(theirs)}, too far from that: details would be lost, or a step would "
+            "see too little"
+        )
+    facts.settle(SPACING, [*spacing_mm], reason)
+
+
+def settle_start_patch(facts: PlanFacts) -> None:
+    """The patch that the model was trained on, as far as these cases and this machine need it."""
+    start = facts.start
+    if start is None or start.patch is None or start.divisor is None or PATCH in {**facts.kept, **facts.overrides}:
+        return
+    shape = np.array(facts.data.extent_mm.median) / prepared_spacing_mm(facts)
+    most = _MOST_TIMES_CPU * CPU_PATCH_VOXELS if facts.machine.device == "cpu" else math.inf
+    patch = fit_to(start.patch, start.divisor, [float(length) for length in shape], most)
+    reason = start.reason
+    if patch != start.patch:
+        reason = (
+            f"{start.name}, which this run starts from, has {' x '.join(map(str, start.patch))}: as much of it as the "
+            f"median case and the {facts.machine.device_name} need, in multiples of {start.divisor}"
+        )
+    for key in (PATCH, WINDOW):
+        facts.kept[key], facts.kept_reasons[key] = [*patch], reason
+
+
+def tuning_rate(facts: PlanFacts) -> tuple[float, str]:
+    """By what the learning rate of a new network is multiplied, and why."""
+    if facts.start is None:
+        return 1.0, ""
+    return TUNING_RATE, f"; {TUNING_RATE:g} times as much, because the run starts from trained weights"
+
+
+def fit_to(patch: Index3, divisor: Index3, shape: Sequence[float], most: float) -> Index3:
+    """The patch in multiples of the divisor, with at most so many voxels; where half would be padding, no longer than a case.
 
     Args:
         patch: of the model that the run starts from, in voxels.
         divisor: of its network.
         shape: of the median case, in voxels.
-        most: voxels of the result, if that leaves two voxels at the coarsest level.
+        most: voxels of the result, as far as that leaves two voxels at the coarsest level.
     """
-    sides = [
+    sides = [math.ceil(side / part) * part for side, part in zip(patch, divisor, strict=True)]
+    needed = [
         min(side, max(1, math.ceil(length / part)) * part)
-        for side, length, part in zip(patch, shape, divisor, strict=True)
+        for side, length, part in zip(sides, shape, divisor, strict=True)
     ]
+    if math.prod(needed) <= _LARGEST_SHARE * math.prod(sides):
+        sides = needed
     while math.prod(sides) > most:
-        longest = max(
-            (axis for axis in range(3) if sides[axis] > divisor[axis]),
-            key=lambda axis: sides[axis] / divisor[axis],
-            default=None,
-        )
-        if longest is None:
+        levels = [side // part for side, part in zip(sides, divisor, strict=True)]
+        longest = levels.index(max(levels))
+        if levels[longest] == 1:
             break
         sides[longest] -= divisor[longest]
     if all(side == part for side, part in zip(sides, divisor, strict=True)):
@@ -96,8 +104,18 @@ def fit_to(patch: Index3, divisor: Index3, shape: list[float], most: float) -> I
     return (x, y, z)
 
 
-def tuning_rate(start_name: str) -> tuple[float, str]:
-    """By what the learning rate of a new network is multiplied in a run that starts from this model, and why."""
-    if not start_name:
-        return 1.0, ""
-    return TUNING_RATE, f"; {TUNING_RATE:g} times as much, because the run starts from trained weights ({start_name})"
+def start_keys(start: Start | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The keys that a plan takes over from a model, and the reason of each."""
+    if start is None:
+        return {}, {}
+    return dict(start.keys), dict.fromkeys(start.keys, start.reason)
+
+
+def _is_near(theirs: Sequence[float], own: Sequence[float]) -> bool:
+    factors = [float(length) / float(usual) for length, usual in zip(theirs, own, strict=True)]
+    return max(factors) <= _MOST_LONGER and 1.0 / _MOST_SMALLER <= math.prod(factors) <= _MOST_LARGER
+
+
+def spacing_text(values: Sequence[float]) -> str:
+    """Lengths as a person writes them: "1 x 1 x 2.5 mm"."""
+    return " x ".join(f"{float(value):.3g}" for value in values) + " mm"

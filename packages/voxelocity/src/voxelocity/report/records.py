@@ -20,7 +20,8 @@ Status = Literal["finished", "interrupted", "unfinished"]
 class DatasetFacts:
     """The data set of a run. `classes` begins with the background; `held_out` is False where cases were trained on.
 
-    Overlapping classes have their names in `regions`, with the values of each.
+    Overlapping classes have their names in `regions`, with the values of each. `exposed` has the held-out cases that the
+    model which the run started from may have learned from, and why.
     """
 
     name: str
@@ -34,6 +35,7 @@ class DatasetFacts:
     classes: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
     regions: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    exposed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,6 +58,9 @@ def build(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.n
         raise
     # MONAI's classes check few of their arguments; what the others break may raise anything.
     except Exception as error:
+        if isinstance(error, RuntimeError) and "meta" in str(error):
+            # Some read values while they are built, which tensors without memory do not have.
+            raise
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(
             f"network: {name} cannot be made from network.architecture {shortened(arguments)} ({excerpt(said)})"

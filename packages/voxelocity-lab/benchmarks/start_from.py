@@ -1,0 +1,308 @@
+"""Training from a model that exists, next to training from new weights: `train --from` on two kinds of tasks.
+
+    python packages/voxelocity-lab/benchmarks/start_from.py [--quick] [--only organs carries rates] [--seeds 3]
+
+- `organs`: hippocampus (MR) from models of phantoms' spleens (CT): a run, nnU-Net's results, a MONAI bundle. Little of
+  what they know helps; this shows what that costs or brings, after the same numbers of steps, or with `--minutes 1 5`
+  after the same times.
+- `carries`: hippocampus from a run on its anterior part, and phantoms of three organs from a run on two of them: steps
+  until the Dice that new weights reach at the end.
+- `rates`: the first pair of `carries` with several shares of the learning rate of new weights.
+
+Trainings of one seed follow each other in fresh processes. Steps do not depend on what else the machine does; seconds
+do. Writes `benchmarks/results/start_from.json`; `--quick` prints only.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import yaml
+
+from harness import VOXELOCITY, head, parser_of, real_data, sets_of, write_record
+from voxelocity_lab.bench.body import LABELS, make_bodies
+from voxelocity_observe.core.events import events_path, read_events
+
+# A network that nnU-Net and MONAI have too.
+_SHARED = {
+    "network.stem_stride": [1, 1, 1], "network.widths": [8, 16, 32, 64], "network.strides": [[2, 2, 2]] * 3,
+    "data.patch.shape_voxel": [32, 32, 32],
+}  # fmt: skip
+_MONAI_UNET = {"network.name": "unet", "network.norm": "batch", "network.num_res_units": 2, **_SHARED}
+_RATES = (1.0, 0.5, 0.25, 0.1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much is trained.
+
+    Attributes:
+        source_steps: of each model to start from.
+        steps: of each run that starts from one.
+        every: steps between two validations.
+        num_cases: of each data set; 0 takes all.
+        seeds: of the runs.
+    """
+
+    source_steps: int
+    steps: int
+    every: int
+    num_cases: int
+    seeds: tuple[int, ...]
+
+
+FULL = Sizes(source_steps=400, steps=500, every=25, num_cases=0, seeds=(0, 1, 2))
+QUICK = Sizes(source_steps=40, steps=40, every=10, num_cases=20, seeds=(0,))
+
+
+def derive(dataset: Path, out: Path, labels: Mapping[int, str], *, num_cases: int = 0) -> Path:
+    """A data set of the same images whose labels keep only these values, numbered from 1, in folds by case number."""
+    described = json.loads((dataset / "dataset.json").read_text())
+    entries = sorted(described["training"], key=lambda entry: entry["image"])
+    entries = entries[: num_cases or len(entries)]
+    new_value = np.zeros(256, np.uint8)
+    for number, value in enumerate(labels, start=1):
+        new_value[value] = number
+    kept = []
+    for index, entry in enumerate(entries):
+        names = {part: entry[part].removeprefix("./") for part in ("image", "label")}
+        for name in names.values():
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / names["image"]).symlink_to((dataset / names["image"]).resolve())
+        label = nib.load(dataset / names["label"])
+        values = new_value[np.asarray(label.dataobj).astype(np.uint8)]
+        nib.save(nib.Nifti1Image(values, label.affine), out / names["label"])
+        kept.append({**names, "fold": index % 5})
+    names_of = {"0": "background", **{str(n): name for n, name in enumerate(labels.values(), start=1)}}
+    record = {"name": out.name, "modality": described["modality"], "labels": names_of, "training": kept}
+    (out / "dataset.json").write_text(json.dumps({**record, "numTraining": len(kept)}))
+    return out
+
+
+@dataclass(kw_only=True)
+class Trial:
+    """The folder in which everything is trained.
+
+    Attributes:
+        work: the folder.
+        sizes: how much is trained.
+    """
+
+    work: Path
+    sizes: Sizes
+
+    def data(self) -> dict[str, Path]:
+        """The data sets by name."""
+        count = self.sizes.num_cases
+        bodies = make_bodies(self.work / "bodies", num_cases=count or 22, scale=0.5 if count == 0 else 0.25)
+        organs = {int(value): name for value, name in LABELS.items() if value != "0"}
+        hippocampus = real_data() / "hippocampus"
+        parts = {1: "Anterior", 2: "Posterior"}
+        return {
+            "spleen": derive(bodies, self.work / "spleen", {1: organs[1]}),
+            "two organs": derive(bodies, self.work / "two", {value: organs[value] for value in (1, 2)}),
+            "three organs": derive(bodies, self.work / "three", organs),
+            "anterior": derive(hippocampus, self.work / "anterior", {1: parts[1]}, num_cases=count),
+            "hippocampus": derive(hippocampus, self.work / "hippocampus", parts, num_cases=count),
+        }
+
+    def train(self, name: str, dataset: Path, *options: object, keys: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What a training found: Dice by step, its end, and the seconds of its steps."""
+        out = self.work / "runs" / name
+        command = [*VOXELOCITY, "train", dataset, "-o", out, *options, *sets_of(keys or {})]
+        subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
+        events = list(read_events(events_path(out)))
+        finished = next(event for event in events if event["event"] == "run_finished")
+        curve = [(event["step"], event["mean_dice"]) for event in events if event["event"] == "validation"]
+        trained_s = sum(event["seconds"] for event in events if event["event"] == "steps")
+        record = yaml.safe_load((out / "run.yaml").read_text())
+        start = next((choice["reason"] for choice in record["choices"] if choice["key"] == "start"), "")
+        return {
+            "folder": str(out), "steps": finished["step"], "dice": finished["mean_dice"], "train_s": round(trained_s, 2),
+            "curve": [(step, round(dice, 4)) for step, dice in curve], "start": start,
+        }  # fmt: skip
+
+    def in_steps(self, name: str, dataset: Path, seed: int, *options: object, **keys: Any) -> dict[str, Any]:
+        """A training of the usual number of steps."""
+        length = {"train.steps": self.sizes.steps, "train.validate_every_steps": self.sizes.every}
+        return self.train(f"{name} {seed}", dataset, "--seed", seed, *options, keys={**length, **keys.pop("keys", {})})
+
+    def source(self, name: str, dataset: Path, keys: Mapping[str, Any] | None = None) -> Path:
+        """A run to start from."""
+        length = {"train.steps": self.sizes.source_steps, "train.validation_share": 0.0}
+        return Path(self.train(f"source {name}", dataset, keys={**length, **(keys or {})})["folder"])
+
+    def new_weights(self, like: Path) -> dict[str, Any]:
+        """The keys of the plan that a run took from its model, to train them from new weights."""
+        plan = yaml.safe_load((like / "run.yaml").read_text())["plan"]
+        prepare = {f"data.prepare.{key}": plan["data"]["prepare"][key] for key in ("orientation", "spacing_mm", "intensity")}
+        patch = plan["data"]["patch"]["shape_voxel"]
+        return {
+            **{f"network.{key}": value for key, value in plan["network"].items()}, **prepare,
+            "data.patch.shape_voxel": patch, "window.shape_voxel": patch,
+        }  # fmt: skip
+
+
+def make_bundle(run: Path, out: Path) -> Path:
+    """The model of a run of MONAI's UNet as a bundle."""
+    import torch
+
+    from voxelocity.infer import load_model
+
+    network, spec = load_model(run)
+    intensity = spec.prepare.intensity
+    low, high = intensity.low, intensity.high
+    ends = [(value - float(intensity.mean)) / float(intensity.std) for value in (low, high)]
+    unet = {"_target_": "UNet", "spatial_dims": 3, "in_channels": 1, "out_channels": spec.num_outputs,
+            "channels": list(spec.network.widths), "strides": [list(stride) for stride in spec.network.strides],
+            "num_res_units": spec.network.num_res_units, "norm": spec.network.norm}  # fmt: skip
+    steps = [
+        {"_target_": "LoadImaged", "keys": "image"}, {"_target_": "EnsureChannelFirstd", "keys": "image"},
+        {"_target_": "Orientationd", "keys": "image", "axcodes": "RAS"},
+        {"_target_": "Spacingd", "keys": "image", "pixdim": list(spec.prepare.spacing_mm), "mode": "bilinear"},
+        {"_target_": "ScaleIntensityRanged", "keys": "image", "a_min": low, "a_max": high, "b_min": ends[0],
+         "b_max": ends[1], "clip": True},
+    ]  # fmt: skip
+    inverse = {"_target_": "Invertd", "keys": "pred", "transform": "@preprocessing", "orig_keys": "image",
+               "nearest_interp": False}  # fmt: skip
+    described = {
+        "network_def": unet,
+        "preprocessing": {"_target_": "Compose", "transforms": steps},
+        "inferer": {"_target_": "SlidingWindowInferer", "roi_size": list(spec.window.shape_voxel)},
+        "postprocessing": {
+            "_target_": "Compose",
+            "transforms": [inverse, {"_target_": "AsDiscreted", "keys": "pred", "argmax": True}],
+        },
+    }
+    channels = {str(index): name for index, name in enumerate(spec.class_names)}
+    formats = {
+        "inputs": {"image": {"num_channels": 1, "channel_def": {"0": spec.channels[0]}}},
+        "outputs": {"pred": {"num_channels": spec.num_outputs, "channel_def": channels}},
+    }
+    for folder in ("configs", "models"):
+        (out / folder).mkdir(parents=True)
+    (out / "configs" / "inference.json").write_text(json.dumps(described))
+    (out / "configs" / "metadata.json").write_text(json.dumps({"network_data_format": formats}))
+    torch.save(network.state_dict(), out / "models" / "model.pt")
+    return out
+
+
+def measure_organs(trial: Trial, data: Mapping[str, Path], minutes: Sequence[int]) -> dict[str, Any]:
+    """Hippocampus from three kinds of models of spleens, next to new weights, with their network and with our own."""
+    sources = {"run": trial.source("spleen", data["spleen"])}
+    for_nnunet = trial.source("spleen as nnU-Net", data["spleen"], {"network.name": "dynunet", **_SHARED})
+    results = trial.work / "nnunet"
+    subprocess.run([*VOXELOCITY, "export", str(for_nnunet), "-o", str(results), "--to", "nnunet"], check=True)
+    sources["nnU-Net's results"] = results
+    sources["MONAI bundle"] = make_bundle(trial.source("spleen as bundle", data["spleen"], _MONAI_UNET), trial.work / "b")
+    found: dict[str, Any] = {}
+    for seed in trial.sizes.seeds:
+        sides = {"new weights": ((), None)} | {name: (("--from", path), None) for name, path in sources.items()}
+        for name, (options, _) in sides.items():
+            found.setdefault(name, []).append(trial.in_steps(f"organs {name}", data["hippocampus"], seed, *options))
+            if options:
+                keys = trial.new_weights(Path(found[name][-1]["folder"]))
+                side = f"new weights, as {name}"
+                found.setdefault(side, []).append(
+                    trial.in_steps(f"organs {side}", data["hippocampus"], seed, keys=keys)
+                )
+            for budget in minutes:
+                timed = trial.train(
+                    f"organs {name} {budget} min {seed}", data["hippocampus"], "--seed", seed, "--time-budget",
+                    f"{budget}m", *options,
+                )  # fmt: skip
+                found.setdefault(f"{name}, {budget} min", []).append(timed)
+    return found
+
+
+def measure_carries(trial: Trial, data: Mapping[str, Path]) -> dict[str, Any]:
+    """Tasks of which the model knows a part, next to new weights: steps to the Dice that these reach at the end."""
+    found: dict[str, Any] = {}
+    for before, now in (("anterior", "hippocampus"), ("two organs", "three organs")):
+        source = trial.source(before, data[before])
+        for seed in trial.sizes.seeds:
+            pair = {
+                "new weights": trial.in_steps(f"{now} new", data[now], seed),
+                "tuned": trial.in_steps(f"{now} tuned", data[now], seed, "--from", source),
+                "held at first": trial.in_steps(
+                    f"{now} held", data[now], seed, "--from", source, keys={"schedule.frozen_share": 0.2}
+                ),
+            }
+            found.setdefault(f"{before} to {now}", []).append({**pair, "steps_to_same_dice": sooner(pair)})
+    return found
+
+
+def measure_rates(trial: Trial, data: Mapping[str, Path]) -> dict[str, Any]:
+    """Hippocampus from its anterior part, with several shares of the learning rate of new weights."""
+    source = trial.work / "runs" / "source anterior"
+    if not source.exists():
+        source = trial.source("anterior", data["anterior"])
+    plan = yaml.safe_load((source / "run.yaml").read_text())["plan"]
+    usual = plan["optimizer"]["learning_rate"]
+    found: dict[str, Any] = {}
+    for seed in trial.sizes.seeds:
+        for share in _RATES:
+            name, keys = f"{share:g} of the rate", {"optimizer.learning_rate": share * usual}
+            options = ("--from", source)
+            found.setdefault(name, []).append(trial.in_steps(f"rate {name}", data["hippocampus"], seed, *options, keys=keys))
+    return found
+
+
+def sooner(pair: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The Dice that new weights reach at the end, and the step of the first validation at which each side has it."""
+    target = pair["new weights"]["curve"][-1][1]
+    return {
+        "dice": target,
+        **{name: next((step for step, dice in side["curve"] if dice >= target), None) for name, side in pair.items()},
+    }
+
+
+def summary(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The final Dice of some runs."""
+    dice = [value["dice"] for value in values]
+    return {"n": len(dice), "mean": round(fmean(dice), 4), "sd": round(stdev(dice), 4) if len(dice) > 1 else None}
+
+
+def main() -> None:
+    parser = parser_of(__doc__, out=True)
+    parser.add_argument("--quick", action="store_true", help="few steps and cases, one seed; writes no record")
+    parser.add_argument("--only", nargs="+", choices=("organs", "carries", "rates"), default=["organs", "carries", "rates"])
+    parser.add_argument("--minutes", nargs="*", type=int, default=[], help="also train for these times")
+    parser.add_argument("--seeds", type=int, default=0, help="number of seeds")
+    parser.add_argument("--steps", type=int, default=0, help="of each run, in place of the usual number")
+    options = parser.parse_args()
+    sizes = QUICK if options.quick else FULL
+    changed = {"seeds": tuple(range(options.seeds or len(sizes.seeds))), "steps": options.steps or sizes.steps}
+    sizes = Sizes(**{**vars(sizes), **changed})
+    record, found = head("start_from", "--quick" if options.quick else f"--only {' '.join(options.only)}"), {}
+    with tempfile.TemporaryDirectory(prefix="start_from_") as work:
+        trial = Trial(work=Path(work), sizes=sizes)
+        data = trial.data()
+        if "organs" in options.only:
+            found["organs"] = measure_organs(trial, data, options.minutes)
+            print(json.dumps({name: summary(runs) for name, runs in found["organs"].items()}, indent=1), flush=True)
+        if "carries" in options.only:
+            found["carries"] = measure_carries(trial, data)
+            tables = {name: [pair["steps_to_same_dice"] for pair in pairs] for name, pairs in found["carries"].items()}
+            print(json.dumps(tables, indent=1), flush=True)
+        if "rates" in options.only:
+            found["rates"] = measure_rates(trial, data)
+            print(json.dumps({name: summary(runs) for name, runs in found["rates"].items()}, indent=1), flush=True)
+        shutil.rmtree(Path(work) / "runs", ignore_errors=True)
+    if not options.quick:
+        text = json.dumps({**record, "sizes": vars(sizes), "found": found}).replace(work, "$WORK")
+        print(write_record(json.loads(text), "start_from", out=options.out))
+
+
+if __name__ == "__main__":
+    main()

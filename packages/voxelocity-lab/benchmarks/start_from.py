@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -278,13 +278,16 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few steps and cases, one seed; writes no record")
     parser.add_argument("--only", nargs="+", choices=("organs", "carries", "rates"), default=["organs", "carries", "rates"])
     parser.add_argument("--minutes", nargs="*", type=int, default=[], help="also train for these times")
-    parser.add_argument("--seeds", type=int, default=0, help="number of seeds")
-    parser.add_argument("--steps", type=int, default=0, help="of each run, in place of the usual number")
+    parser.add_argument("--seeds", type=int, help="number of seeds")
+    for name in ("steps", "source_steps", "every", "num_cases"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=None, help="in place of the usual number")
     options = parser.parse_args()
     sizes = QUICK if options.quick else FULL
-    changed = {"seeds": tuple(range(options.seeds or len(sizes.seeds))), "steps": options.steps or sizes.steps}
-    sizes = Sizes(**{**vars(sizes), **changed})
-    record, found = head("start_from", "--quick" if options.quick else f"--only {' '.join(options.only)}"), {}
+    given = {name: value for name, value in vars(options).items() if name in vars(sizes) and value is not None}
+    sizes = replace(sizes, **{**given, "seeds": tuple(range(options.seeds or len(sizes.seeds)))})
+    said = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
+    record = head("start_from", f"{'--quick ' if options.quick else ''}--only {' '.join(options.only)} {said}")
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="start_from_") as work:
         trial = Trial(work=Path(work), sizes=sizes)
         data = trial.data()

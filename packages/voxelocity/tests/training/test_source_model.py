@@ -23,7 +23,7 @@ from voxelocity.report import read_run
 from voxelocity.step import build_network
 from voxelocity.training import train
 from voxelocity.report.summary import verdict
-from voxelocity.training.exposure import exposed_cases
+from voxelocity.training.exposure import find_exposed
 from voxelocity.training.run_folder import EXPOSED
 from voxelocity.training.source_model import SourceModel, source_of_fold
 from voxelocity_observe.core.events import read_events
@@ -89,7 +89,7 @@ def test_classes_of_other_names_begin_anew_unless_the_user_maps_them(tune, own_m
     assert "kernel (from core)" in text["mapped"]
     with pytest.raises(ConfigError, match=r"the model has no channel or class cor, .* background, ball, core"):
         tune(own_msd, out=tmp_path / "wrong", start_map=["kernel=cor"])
-    with pytest.raises(ConfigError, match="add start_from"):
+    with pytest.raises(ConfigError, match="name the one to start from too"):
         tune(own_msd, out=tmp_path / "wrong", start_map=["kernel=core"], start_from=None)
 
 
@@ -271,14 +271,14 @@ def test_cases_that_nnunet_held_out_are_known_by_its_predictions(tmp_path, tiny_
             (folder / f"fold_{fold}" / "validation" / name).touch()
     source = SourceModel.open(folder, overrides={}, out=tmp_path, fold=0)
     # 0 and 3 are held out: one of them by this fold of nnU-Net too, nothing is known of the other.
-    assert exposed_cases(source, vx.open(tiny_msd), 0) == {"case_3": "it does not say which cases it was trained on"}
-    assert exposed_cases(source, vx.open(tiny_msd), 1) == {
+    assert find_exposed(source, vx.open(tiny_msd), 0) == {"case_3": "it does not say which cases it was trained on"}
+    assert find_exposed(source, vx.open(tiny_msd), 1) == {
         "case_1": "it was trained on a case of this name", "case_4": "it does not say which cases it was trained on",
     }  # fmt: skip
     described = json.loads((folder / "dataset.json").read_text())
     (folder / "dataset.json").write_text(json.dumps({**described, "numTraining": 4}))
-    assert exposed_cases(source, vx.open(tiny_msd), 0) == {}
-    assert exposed_cases(source, vx.open(tiny_msd), "all") == {}
+    assert find_exposed(source, vx.open(tiny_msd), 0) == {}
+    assert find_exposed(source, vx.open(tiny_msd), "all") == {}
 
 
 def test_a_checkpoint_stands_for_its_folder_and_other_files_are_refused(tmp_path):

@@ -115,14 +115,16 @@ def why_not(config: NetworkConfig) -> str:
 
 def _is_plain(value: object, depth: int = 0) -> bool:
     if isinstance(value, Mapping):
-        items = [*value.keys(), *value.values()]
+        items = [*value.values()]
+        if not all(isinstance(key, str) and len(key) <= _LONGEST_TEXT for key in value):
+            return False
     elif isinstance(value, list | tuple):
         items = [*value]
     elif isinstance(value, str):
         return len(value) <= _LONGEST_TEXT
     else:
         return value is None or (isinstance(value, int | float) and abs(value) <= _MOST_NUMBER)
-    is_small = len(items) <= 2 * _MOST_ITEMS and depth < _MOST_DEPTH
+    is_small = len(items) <= _MOST_ITEMS and depth < _MOST_DEPTH
     return is_small and all(_is_plain(item, depth + 1) for item in items)
 
 

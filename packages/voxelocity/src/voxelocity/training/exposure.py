@@ -25,7 +25,7 @@ _MOST_SOURCES = 20
 _SAME_NAME, _UNKNOWN = "it was trained on a case of this name", "it does not say which cases it was trained on"
 
 
-def exposed_cases(source: SourceModel, cases: Cases, fold: Fold) -> dict[str, str]:
+def find_exposed(source: SourceModel, cases: Cases, fold: Fold) -> dict[str, str]:
     """Why `source` may have learned from a case that is held out now, by its id; only those that it may have seen.
 
     Cases are known by id and size wherever the data set lies. What nnU-Net held out is known by the names of its

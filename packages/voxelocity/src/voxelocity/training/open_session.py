@@ -24,7 +24,7 @@ from voxelocity.planning import Planned, SharedKeys, check_code, plan_cases
 from voxelocity.planning.machine import survey
 from voxelocity.report import plan_summary, plan_table
 from voxelocity.training.caching import SKIPPED
-from voxelocity.training.exposure import exposed_cases, exposure_text
+from voxelocity.training.exposure import find_exposed, exposure_text
 from voxelocity.training.resume import (
     SavedRun,
     check_data,
@@ -37,7 +37,7 @@ from voxelocity.training.resume import (
 )
 from voxelocity.training.run_folder import EXPOSED, RunFolder
 from voxelocity.training.session import Session, StopRequest
-from voxelocity.training.start_choice import Begun, begin_from, choose_start, open_sources
+from voxelocity.training.start_choice import Beginning, begin_from, choose_start, open_sources
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.credentials import without_credentials
@@ -91,7 +91,7 @@ class SessionPlan:
         taken_s: seconds that it took before it got more time; 0 if it did not.
     """
 
-    begun: Begun
+    begun: Beginning
     saved: SavedRun | None
     is_finished: bool
     skipped: frozenset[str]
@@ -144,7 +144,7 @@ def _begin(
     folder: RunFolder,
     *,
     shared: SharedKeys | None,
-) -> Begun:
+) -> Beginning:
     """The plan of the run and the model that it starts from; of several models, the one that starts best.
 
     Args:
@@ -161,11 +161,12 @@ def _begin(
     """
     fold = 0 if wanted.fold == AUTO else wanted.fold
     sources = open_sources(request, saved, overrides=wanted.overrides, fold=fold, folder=folder)
-    exposed = {} if saved is None else dict(saved.dataset.get("exposed") or {})
+    kept = None if saved is None else saved.dataset.get("exposed")
+    exposed = {str(name): str(why) for name, why in kept.items()} if isinstance(kept, Mapping) else {}
     candidates = []
     for source in sources or [None]:
         if source is not None and saved is None:
-            exposed = exposed_cases(source, cases, fold)
+            exposed = find_exposed(source, cases, fold)
         start = None
         if source is not None:
             start = source.start(wanted.overrides, num_channels=declare_channels(cases).num_channels)
@@ -177,7 +178,7 @@ def _begin(
         return choose_start(candidates)
     source, planned = candidates[0]
     if saved is not None:
-        return Begun(planned=planned, source=source, losses={})
+        return Beginning(planned=planned, source=source, losses={})
     if source is None and planned.plan.schedule.frozen_share:
         raise ConfigError(
             f"train: schedule.frozen_share={planned.plan.schedule.frozen_share:g} would hold random weights; name a "

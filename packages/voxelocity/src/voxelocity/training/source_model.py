@@ -22,7 +22,7 @@ from voxelocity.infer.models.kinds import is_export, is_nnunet, nnunet_results
 from voxelocity.infer.models.open import KINDS
 from voxelocity.planning import Plan, Start, read_overrides
 from voxelocity.planning.foreign_source import foreign_source
-from voxelocity.step import NetworkConfig, build_network
+from voxelocity.step import NETWORKS, NetworkConfig, build_network
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.transfer import Correspondence, Ends, Transfer, find_roles, read_mapping, take_over
 from voxelocity_observe.core.errors import ConfigError, InputError
@@ -160,7 +160,13 @@ class SourceModel:
             return build_network(config, num_channels=num_channels, num_classes=num_outputs, seed=0)
 
         to = Correspondence.of(self.ends, ends_of(spec), self.mapping)
-        roles = find_roles(build, num_channels=len(spec.channels), num_outputs=spec.num_outputs)
+        try:
+            roles = find_roles(build, num_channels=len(spec.channels), num_outputs=spec.num_outputs)
+        # A network of the user's own may exist for these numbers alone, and its code may raise anything.
+        except Exception:
+            if NETWORKS[config.name].source != "user":
+                raise
+            roles = {}
         done = take_over(self.weights, network, roles, to)
         if done.num_taken == 0:
             raise InputError(

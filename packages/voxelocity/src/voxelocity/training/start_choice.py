@@ -39,7 +39,7 @@ KEY = "start"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begun:
+class Beginning:
     """What a run starts from.
 
     Attributes:
@@ -87,7 +87,8 @@ def open_sources(
     has_state = Checkpoints(folder.checkpoints, keep=1).latest_step() > 0
     if not isinstance(before, str) or (has_state and not named):
         return []
-    mapping = [f"{new}={old}" for new, old in dict(saved.source.get("mapping") or {}).items()]
+    kept = saved.source.get("mapping")
+    mapping = [f"{new}={old}" for new, old in kept.items()] if isinstance(kept, Mapping) else []
     source = SourceModel.open(Path(before), overrides=overrides, out=out, fold=fold, mapping=mapping)
     if source.weights_sha256 != saved.source.get("weights_sha256"):
         raise InputError(
@@ -121,11 +122,11 @@ def _means(named: Path, folder: Path) -> bool:
     )
 
 
-def begin_from(source: SourceModel | None, planned: Planned, losses: Mapping[str, float] | None = None) -> Begun:
+def begin_from(source: SourceModel | None, planned: Planned, losses: Mapping[str, float] | None = None) -> Beginning:
     """The beginning of a run with this plan, which then says what is taken over, and why from this model."""
     losses = losses or {}
     if source is None and not losses:
-        return Begun(planned=planned, source=None, losses={})
+        return Beginning(planned=planned, source=None, losses={})
     parts = []
     if losses:
         tried = ", ".join(f"{name} {loss:.3g}" for name, loss in losses.items())
@@ -135,10 +136,10 @@ def begin_from(source: SourceModel | None, planned: Planned, losses: Mapping[str
         parts.append(source.take_over(_new_network(planned.plan, planned), planned.plan.network, spec).text())
         parts.extend(source.notes)
     choice = Choice(key=KEY, value=_name(source), reason="; ".join(parts))
-    return Begun(planned=replace(planned, choices=(choice, *planned.choices)), source=source, losses=losses)
+    return Beginning(planned=replace(planned, choices=(choice, *planned.choices)), source=source, losses=losses)
 
 
-def choose_start(candidates: Sequence[tuple[SourceModel | None, Planned]]) -> Begun:
+def choose_start(candidates: Sequence[tuple[SourceModel | None, Planned]]) -> Beginning:
     """The model of which a few steps lead to the lowest loss; the first of equal ones.
 
     Raises:

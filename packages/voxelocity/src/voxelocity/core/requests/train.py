@@ -108,7 +108,7 @@ class TrainRequest(PlanKeys):
             raise self.refusal("a + gives a single run more time; name it with --resume RUN", "time_budget_s")
         self.check_one_of("the first keeps what was trained, the second replaces it", "resume", "overwrite")
         if self.start_map and not self.start_from:
-            raise self.refusal("it names what a model to start from has; add --from MODEL", "start_map")
+            raise self.refusal("it maps to names of a model; name the one to start from too", "start_map")
         if self.folds is not None and self.fold != "auto":
             raise self.refusal("the first trains one fold, the second several; give one of them", "fold", "folds")
 

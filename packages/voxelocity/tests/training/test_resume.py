@@ -770,7 +770,7 @@ def test_a_rank_that_was_not_there_before_continues_at_the_time_of_the_run(tiny_
 
     planned = voxelocity.plan(voxelocity.open(tiny_msd), overrides=tiny_plan, device="cpu", cache_folder=tmp_path)
     session_plan = SessionPlan(
-        begun=Beginning(planned=planned, source=None, losses={}), saved=None, is_finished=False, skipped=frozenset(), timings={}
+        beginning=Beginning(planned=planned, source=None, losses={}), saved=None, is_finished=False, skipped=frozenset(), timings={}
     )
     context = RunContext(console=Console(quiet=True), clock=lambda: 50.0, stop=StopRequest())
     request = TrainRequest(out=tmp_path / "run", device="cpu")

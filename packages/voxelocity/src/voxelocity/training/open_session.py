@@ -37,7 +37,7 @@ from voxelocity.training.resume import (
 )
 from voxelocity.training.run_folder import EXPOSED, RunFolder
 from voxelocity.training.session import Session, StopRequest
-from voxelocity.training.start_choice import Beginning, begin_from, choose_start, open_sources
+from voxelocity.training.start_choice import KEY, Beginning, begin_from, choose_start, open_sources
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.credentials import without_credentials
@@ -83,7 +83,7 @@ class SessionPlan:
     """What a run begins or continues with.
 
     Attributes:
-        begun: its plan, and the model that it starts from.
+        beginning: its plan, and the model that it starts from.
         saved: as the run in the folder was started; None for a new one.
         is_finished: only its final validation is repeated.
         skipped: ids of cases that earlier sessions left out.
@@ -91,7 +91,7 @@ class SessionPlan:
         taken_s: seconds that it took before it got more time; 0 if it did not.
     """
 
-    begun: Beginning
+    beginning: Beginning
     saved: SavedRun | None
     is_finished: bool
     skipped: frozenset[str]
@@ -100,7 +100,7 @@ class SessionPlan:
 
     @property
     def planned(self) -> Planned:
-        return self.begun.planned
+        return self.beginning.planned
 
 
 def plan_session(cases: Cases, request: TrainRequest, context: RunContext, *, began_s: float) -> SessionPlan:
@@ -125,14 +125,14 @@ def plan_session(cases: Cases, request: TrainRequest, context: RunContext, *, be
         keys = resumed_keys(saved, request.overrides, where=str(folder.record))
         wanted = replace(wanted, fold=saved.fold, time_budget_s=AUTO, seed=AUTO, epochs=None, overrides=keys)
     wanted = replace(wanted, skip_broken=request.skip_broken or bool(skipped))
-    begun = _begin(cases, request, wanted, saved, folder, shared=context.shared)
+    beginning = _begin(cases, request, wanted, saved, folder, shared=context.shared)
     if saved is not None:
-        check_plan(folder, saved, begun.planned)
-    _check_ranks(begun.planned)
+        check_plan(folder, saved, beginning.planned)
+    _check_ranks(beginning.planned)
     folder.open()
     timings = {"start": planning_began_s - began_s, "plan": context.clock() - planning_began_s}
     return SessionPlan(
-        begun=begun, saved=saved, is_finished=is_finished, taken_s=taken_s, skipped=skipped, timings=timings
+        beginning=beginning, saved=saved, is_finished=is_finished, taken_s=taken_s, skipped=skipped, timings=timings
     )
 
 
@@ -270,7 +270,7 @@ def open_session(
                 console=console,
                 clock=clock,
                 stop=stop,
-                source=session_plan.begun.source,
+                source=session_plan.beginning.source,
                 world=world,
             )
             with _announce_session(
@@ -316,7 +316,7 @@ def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite:
     begin: dict[str, Any] = {"command": typed_command(sys.argv)}
     if job := launcher_job():
         begin["job"] = job
-    if start := session_plan.begun.to_plain():
+    if start := session_plan.beginning.to_plain():
         begin["start"] = start
     folder.write_record({**begin, **saved_run_record(session_plan.planned)})
 
@@ -335,13 +335,14 @@ def typed_command(argv: Sequence[str]) -> str:
 
 def _log_start(session: Session, session_plan: SessionPlan) -> str:
     """Logs what a new run starts from; what its page must say of its scores, "" if they are as good as others."""
-    source = session_plan.begun.source
-    if session_plan.saved is not None or source is None:
+    choice = next((choice for choice in session.planned.choices if choice.key == KEY), None)
+    if session_plan.saved is not None or choice is None:
         return ""
-    session.log.write("start", **session_plan.begun.to_plain(), **{EXPOSED: dict(session.exposed)})
-    session.console.print(f"starting from {source.text}", highlight=False, soft_wrap=True)
+    kept = session_plan.beginning.to_plain() | {EXPOSED: dict(session.exposed)}
+    session.log.write("start", **kept, why=choice.reason)
+    session.console.print(f"starting from {choice.value}: {choice.reason}", highlight=False, soft_wrap=True)
     split = session.planned.cases.split(session.planned.fold)
-    return exposure_text(str(source.folder), session.exposed, len(split.validation))
+    return exposure_text(str(choice.value), session.exposed, len(split.validation))
 
 
 def _more_time_text(session: Session, taken_s: float) -> str:

@@ -116,7 +116,9 @@ class Trial:
             "hippocampus": derive(hippocampus, self.work / "hippocampus", parts, num_cases=count),
         }
 
-    def train(self, name: str, dataset: Path, *options: object, keys: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def train(
+        self, name: str, dataset: Path, *options: object, keys: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """What a training found: Dice by step, its end, and the seconds of its steps."""
         out = self.work / "runs" / name
         command = [*VOXELOCITY, "train", dataset, "-o", out, *options, *sets_of(keys or {})]
@@ -128,7 +130,7 @@ class Trial:
         record = yaml.safe_load((out / "run.yaml").read_text())
         start = next((choice["reason"] for choice in record["choices"] if choice["key"] == "start"), "")
         return {
-            "folder": str(out), "steps": finished["step"], "dice": finished["mean_dice"], "train_s": round(trained_s, 2),
+            "folder": str(out), "steps": finished["step"], "dice": finished["mean_dice"], "train_s": trained_s,
             "curve": [(step, round(dice, 4)) for step, dice in curve], "start": start,
         }  # fmt: skip
 
@@ -145,7 +147,9 @@ class Trial:
     def new_weights(self, like: Path) -> dict[str, Any]:
         """The keys of the plan that a run took from its model, to train them from new weights."""
         plan = yaml.safe_load((like / "run.yaml").read_text())["plan"]
-        prepare = {f"data.prepare.{key}": plan["data"]["prepare"][key] for key in ("orientation", "spacing_mm", "intensity")}
+        prepare = {
+            f"data.prepare.{key}": plan["data"]["prepare"][key] for key in ("orientation", "spacing_mm", "intensity")
+        }
         patch = plan["data"]["patch"]["shape_voxel"]
         return {
             **{f"network.{key}": value for key, value in plan["network"].items()}, **prepare,
@@ -204,7 +208,9 @@ def measure_organs(trial: Trial, data: Mapping[str, Path], minutes: Sequence[int
     results = trial.work / "nnunet"
     subprocess.run([*VOXELOCITY, "export", str(for_nnunet), "-o", str(results), "--to", "nnunet"], check=True)
     sources["nnU-Net's results"] = results
-    sources["MONAI bundle"] = make_bundle(trial.source("spleen as bundle", data["spleen"], _MONAI_UNET), trial.work / "b")
+    sources["MONAI bundle"] = make_bundle(
+        trial.source("spleen as bundle", data["spleen"], _MONAI_UNET), trial.work / "b"
+    )
     found: dict[str, Any] = {}
     for seed in trial.sizes.seeds:
         sides = {"new weights": ((), None)} | {name: (("--from", path), None) for name, path in sources.items()}
@@ -254,7 +260,9 @@ def measure_rates(trial: Trial, data: Mapping[str, Path]) -> dict[str, Any]:
         for share in _RATES:
             name, keys = f"{share:g} of the rate", {"optimizer.learning_rate": share * usual}
             options = ("--from", source)
-            found.setdefault(name, []).append(trial.in_steps(f"rate {name}", data["hippocampus"], seed, *options, keys=keys))
+            found.setdefault(name, []).append(
+                trial.in_steps(f"rate {name}", data["hippocampus"], seed, *options, keys=keys)
+            )
     return found
 
 
@@ -276,7 +284,9 @@ def summary(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     parser = parser_of(__doc__, out=True)
     parser.add_argument("--quick", action="store_true", help="few steps and cases, one seed; writes no record")
-    parser.add_argument("--only", nargs="+", choices=("organs", "carries", "rates"), default=["organs", "carries", "rates"])
+    parser.add_argument(
+        "--only", nargs="+", choices=("organs", "carries", "rates"), default=["organs", "carries", "rates"]
+    )
     parser.add_argument("--minutes", nargs="*", type=int, default=[], help="also train for these times")
     parser.add_argument("--seeds", type=int, help="number of seeds")
     for name in ("steps", "source_steps", "every", "num_cases"):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from infer.models.test_bundle import CROPPED, SPACED, TURNED, UNET, WINDOWED, config
+from infer.models.test_bundle import CROPPED, SPACED, TURNED, WINDOWED, config
 from infer.models.test_bundle import save as save_bundle
 from infer.models.test_nnunet import plans
 from infer.models.test_nnunet import save as save_nnunet
@@ -11,6 +11,7 @@ from infer.models.test_nnunet import save as save_nnunet
 from voxelocity.infer import open_model
 from voxelocity.planning.foreign_source import foreign_source
 from voxelocity.step import build_network
+from voxelocity.step.foreign_networks import FOREIGN
 from voxelocity_observe.core.errors import InputError
 
 PREFIX = "data.prepare."
@@ -32,7 +33,9 @@ def test_nnunets_axes_are_turned_to_ours(nnunet, tmp_path):
     ours = build_network(nnunet.network, num_channels=1, num_classes=3, seed=0).eval()
     ours.load_state_dict(dict(nnunet.weights), strict=False)
     image = torch.randn(1, 1, 12, 16, 8)
-    torch.testing.assert_close(ours(image).permute(0, 1, 4, 3, 2), theirs(image.permute(0, 1, 4, 3, 2)), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        ours(image).permute(0, 1, 4, 3, 2), theirs(image.permute(0, 1, 4, 3, 2)), atol=1e-4, rtol=1e-4
+    )
 
 
 def test_nnunets_intensities_are_those_of_its_plan(nnunet, tmp_path):
@@ -46,7 +49,7 @@ def test_nnunets_intensities_are_those_of_its_plan(nnunet, tmp_path):
 
 def test_several_folds_are_no_single_network(tmp_path):
     folder = save_nnunet(tmp_path / "results", folds=(0, 1))
-    with pytest.raises(InputError, match=r"only a single 3-D network of nnU-Net can be a start; name .* fold_0"):
+    with pytest.raises(InputError, match=r"holds several networks, .* name the folder of one fold, such as fold_0"):
         foreign_source(open_model(folder))
 
 
@@ -87,15 +90,8 @@ def test_what_a_bundle_does_otherwise_is_said(tmp_path):
     assert keys[f"{PREFIX}intensity.nonzero_only"] is True
 
 
-def test_a_bundle_whose_network_cannot_be_trained_here_is_refused(tmp_path):
-    unetr = {**UNET, "_target_": "UNETR", "img_size": [16, 16, 16], "hidden_size": 12, "mlp_dim": 12, "num_heads": 2, "feature_size": 4}
-    for key in ("channels", "strides", "spatial_dims", "norm"):
-        del unetr[key]
-    import monai.networks.nets as nets
-
-    values = {key: value for key, value in unetr.items() if key != "_target_"} | {"out_channels": 3}
-    folder = save_bundle(
-        tmp_path / "bundle", config(TURNED, network=unetr, roi_size=[16, 16, 16]), weights=nets.UNETR(**values).state_dict()
-    )
-    with pytest.raises(InputError, match="has the network UNETR; a training can start from UNet, AttentionUnet"):
+def test_a_bundle_whose_network_cannot_be_trained_here_is_refused(tmp_path, monkeypatch):
+    monkeypatch.delitem(FOREIGN, "UNet")
+    folder = save_bundle(tmp_path / "bundle", config(TURNED))
+    with pytest.raises(InputError, match="has the network UNet; a training can start from AttentionUnet, BasicUNet"):
         foreign_source(open_model(folder))

@@ -1,8 +1,8 @@
 """What a plan takes from the model that a run starts from, and what it leaves to the other rules."""
 
 import pytest
-from shared.plan_facts import fingerprint, machine, plan_facts
 
+from shared.plan_facts import fingerprint, machine, plan_facts
 from voxelocity.planning.facts import Start
 from voxelocity.planning.rules import RULES
 from voxelocity.planning.start_rule import TUNING_RATE, fit_to, start_keys
@@ -47,11 +47,15 @@ def test_values_of_the_user_win_and_what_the_model_has_is_said():
     # The windows of a prediction are those of the training.
     assert found["window.shape_voxel"].value == [16, 16, 16]
     replaced = Start(name="runs/a", replaced=NETWORK)
-    assert "runs/a, which this run starts from, has dynunet" in settled(replaced, overrides={"network.name": "unet"})["network.name"].reason
+    assert (
+        "runs/a, which this run starts from, has dynunet"
+        in settled(replaced, overrides={"network.name": "unet"})["network.name"].reason
+    )
 
 
 @pytest.mark.parametrize(
-    ("spacing_mm", "is_taken"), [([1.5, 1.5, 1.5], True), ([0.7, 0.7, 0.7], True), ([3, 3, 3], False), ([1, 1, 5], False)]
+    ("spacing_mm", "is_taken"),
+    [([1.5, 1.5, 1.5], True), ([0.7, 0.7, 0.7], True), ([3, 3, 3], False), ([1, 1, 5], False)],
 )
 def test_a_spacing_is_taken_over_unless_it_is_far_from_that_of_the_cases(spacing_mm, is_taken):
     found = settled(source(**{"data.prepare.spacing_mm": spacing_mm}))["data.prepare.spacing_mm"]

@@ -1,4 +1,4 @@
-"""Networks of other toolkits, built from their descriptions: they compute, learn, and what is no description is refused."""
+"""Networks of other toolkits, built from their descriptions: they compute and learn, and nonsense is refused."""
 
 import pytest
 import torch
@@ -10,8 +10,15 @@ from voxelocity.step.foreign_networks import FOREIGN, levels_of
 from voxelocity.step.nnunet_network import Architecture, PlannedUNet
 from voxelocity_observe.core.errors import ConfigError
 
-DYNUNET = {"spatial_dims": 3, "kernel_size": [3, 3, 3], "strides": [1, 2, [2, 2, 1]], "upsample_kernel_size": [2, [2, 2, 1]]}
-RESIDUAL = {key: value for key, value in ARCHITECTURE.items() if key != "n_conv_per_stage"} | {"n_blocks_per_stage": [1, 2, 1]}
+DYNUNET = {
+    "spatial_dims": 3,
+    "kernel_size": [3, 3, 3],
+    "strides": [1, 2, [2, 2, 1]],
+    "upsample_kernel_size": [2, [2, 2, 1]],
+}
+RESIDUAL = {key: value for key, value in ARCHITECTURE.items() if key != "n_conv_per_stage"} | {
+    "n_blocks_per_stage": [1, 2, 1]
+}
 DESCRIBED = {
     "PlannedUNet": ARCHITECTURE,
     "UNet": {"spatial_dims": 3, "channels": [4, 8], "strides": [2], "num_res_units": 2, "norm": "batch"},
@@ -32,8 +39,12 @@ def config_of(name, arguments=None):
     return NetworkConfig.parse(values)
 
 
-@pytest.mark.parametrize("name", [name if name != "SwinUNETR" else pytest.param(name, marks=pytest.mark.slow) for name in FOREIGN])
+@pytest.mark.parametrize(
+    "name", [name if name != "SwinUNETR" else pytest.param(name, marks=pytest.mark.slow) for name in FOREIGN]
+)
 def test_every_described_network_learns_in_all_of_its_weights(name):
+    if name == "SwinUNETR":
+        pytest.importorskip("einops")
     config = config_of(name)
     # What is stored next to the weights is read again.
     assert NetworkConfig.parse(config.to_plain()) == config
@@ -92,7 +103,10 @@ def test_what_describes_no_network_is_refused(architecture, said):
 def test_other_strides_and_arguments_than_those_of_the_class_are_refused():
     with pytest.raises(ConfigError, match=r"network.strides .* are not those of network.architecture"):
         NetworkConfig.parse({**config_of("UNet").to_plain(), "strides": [[2, 2, 1]]})
-    for arguments, said in (({"sizes": 3}, "has no argument sizes"), ({"norm": "none of these"}, "cannot be made from")):
+    for arguments, said in (
+        ({"sizes": 3}, "has no argument sizes"),
+        ({"norm": "none of these"}, "cannot be made from"),
+    ):
         config = config_of("UNet", {**DESCRIBED["UNet"], **arguments})
         with pytest.raises(ConfigError, match=said):
             build_network(config, num_channels=1, num_classes=2, seed=0)

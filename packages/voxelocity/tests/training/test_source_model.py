@@ -10,24 +10,24 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from rich.console import Console
-from safetensors.torch import load_file
 from infer.models.test_bundle import SPACED, TURNED
 from infer.models.test_bundle import config as bundle
 from infer.models.test_bundle import save as save_bundle
 from infer.models.test_nnunet import save as save_nnunet
+from rich.console import Console
+from safetensors.torch import load_file
 
 import voxelocity as vx
 from voxelocity.infer import load_model, save_model
 from voxelocity.report import read_run
+from voxelocity.report.summary import judged_text
 from voxelocity.step import build_network
 from voxelocity.training import train
-from voxelocity.report.summary import verdict
 from voxelocity.training.exposure import find_exposed
 from voxelocity.training.run_folder import EXPOSED
 from voxelocity.training.source_model import SourceModel, source_of_fold
-from voxelocity_observe.core.events import read_events
 from voxelocity_observe.core.errors import ConfigError, InputError
+from voxelocity_observe.core.events import read_events
 
 # So small that a step changes no weight that is worth mentioning.
 HARDLY = {"train.steps": 1, "optimizer.learning_rate": 1e-9, "data.cache.tier": "memory"}
@@ -159,7 +159,7 @@ def test_a_copy_of_the_data_set_is_refused_and_scores_of_other_files_of_the_same
     marked, (text,) = marks_of(tuned)
     assert marked == dict.fromkeys(("case_1", "case_4"), "it was trained on a case of this name")
     assert "may have learned from 2 of the 2 held-out cases (case_1, case_4: it was trained on a case" in text
-    assert "2 held-out cases, 2 of them marked" in verdict(read_run(tuned))
+    assert judged_text(read_run(tuned)) == "2 held-out cases, 2 of them marked"
     # It may not stand for them later.
     assert not load_model(tuned)[1].division.held_out.keys() & marked
 
@@ -210,8 +210,9 @@ def test_a_run_that_was_stopped_starts_from_the_same_weights(tune, source, tiny_
 def test_what_cannot_be_combined_is_refused_before_anything_is_written(tune, source, tmp_path):
     with pytest.raises(ConfigError, match="2 widths need 1 strides, not 2"):
         tune(overrides={**HARDLY, "network.strides": [[2, 2, 2]] * 2})
-    with pytest.raises(InputError, match=r"no layer of .*source fits the network dynunet of this run"):
-        tune(overrides={**HARDLY, "network.name": "dynunet", "network.widths": [5, 7, 9], "network.strides": [[2, 2, 2]] * 2})
+    other = {"network.name": "dynunet", "network.widths": [5, 7, 9], "network.strides": [[2, 2, 2]] * 2}
+    with pytest.raises(InputError, match=r"no layer of .*run fits the network dynunet of this run"):
+        tune(overrides={**HARDLY, **other, "data.patch.shape_voxel": [16, 16, 16]})
     with pytest.raises(InputError, match=r"holds no model.json, so no model was finished there"):
         tune(start_from=tmp_path)
     with pytest.raises(InputError, match=r"start_from=... and out=... both name .*source"):
@@ -288,6 +289,9 @@ def test_a_checkpoint_stands_for_its_folder_and_other_files_are_refused(tmp_path
     found = SourceModel.open(fold / "checkpoint_final.pth", overrides={}, out=tmp_path)
     assert found.folder == fold
     assert found.weights_sha256 == SourceModel.open(fold, overrides={}, out=tmp_path).weights_sha256
-    for name, said in (("checkpoint_best.pth", "also holds checkpoint_final.pth"), ("../plans.json", "is a file; --from takes")):
+    for name, said in (
+        ("checkpoint_best.pth", "also holds checkpoint_final.pth"),
+        ("../plans.json", "is a file; --from takes"),
+    ):
         with pytest.raises(InputError, match=said):
             SourceModel.open(fold / name, overrides={}, out=tmp_path)

@@ -49,7 +49,9 @@ def test_the_model_that_has_learned_the_task_is_chosen_and_the_losses_are_kept(s
     assert list(losses) == ["new weights", str(sources / "hardly"), str(sources / "learned")]
     assert min(losses, key=losses.get) == str(sources / "learned")
     reason = next(choice.reason for choice in read_run(tuned).choices if choice.key == "start")
-    assert reason.startswith(f"lowest loss after 6 steps on the same batches: new weights {losses['new weights']:.3g}, ")
+    assert reason.startswith(
+        f"lowest loss after 6 steps on the same batches: new weights {losses['new weights']:.3g}, "
+    )
     # The same batches and the same weights give the same losses.
     again = tune(sources / "hardly", sources / "learned", out=tmp_path / "again")
     assert yaml.safe_load((again / "run.yaml").read_text())["start"]["tried"].items() <= losses.items()
@@ -74,7 +76,7 @@ def test_a_run_that_was_stopped_continues_from_what_was_chosen(sources, tune, mo
     for name in ("events.jsonl", "scores.json"):
         (tuned / name).unlink()
     shutil.rmtree(tuned / "checkpoints")
-    with pytest.raises(InputError, match="was started from new weights, not from .*learned"):
+    with pytest.raises(InputError, match=r"was started from new weights, not from .*learned"):
         tune(sources / "learned")
 
 
@@ -84,5 +86,5 @@ def test_models_whose_loss_is_not_finite_are_not_chosen(sources, tune, monkeypat
     tuned = tune(sources / "learned", sources / "hardly")
     assert yaml.safe_load((tuned / "run.yaml").read_text())["start"]["folder"].endswith("hardly")
     losses["hardly"] = math.inf
-    with pytest.raises(InputError, match="the loss of none of .* is finite after"):
+    with pytest.raises(InputError, match=r"the loss of none of .* is finite after"):
         tune(sources / "learned", sources / "hardly", overwrite=True)

@@ -49,7 +49,10 @@ def test_the_same_network_is_taken_over_whole():
     source, _, after, done = taken(same, same)
     assert all(torch.equal(after[name], source[name]) for name in after)
     assert done.num_taken == done.num_all == sum(tensor.numel() for tensor in source.values())
-    assert done.text() == f"{done.num_all:,} of {done.num_all:,} parameters taken over (100.0%); classes taken over: liver, spleen"
+    assert (
+        done.text()
+        == f"{done.num_all:,} of {done.num_all:,} parameters taken over (100.0%); classes taken over: liver, spleen"
+    )
 
 
 def test_classes_are_matched_by_name_whatever_their_order_and_case():
@@ -88,7 +91,10 @@ def test_given_names_win_and_an_empty_one_begins_anew():
     assert to.outputs == (0, 1, None)
     assert to.channels == (None,)
     assert "classes taken over: kernel (from core)" in to.output_text()
-    for given, said in (({"kernle": "core"}, "the data set has no channel or class kernle"), ({"kernel": "cor"}, "the model has no")):
+    for given, said in (
+        ({"kernle": "core"}, "the data set has no channel or class kernle"),
+        ({"kernel": "cor"}, "the model has no"),
+    ):
         with pytest.raises(ConfigError, match=said):
             Correspondence.of(before, now, given)
 

@@ -11,9 +11,9 @@
 from voxelocity.core.requests.plan import DeviceChoice
 from voxelocity.planning.absent_classes import absent_classes, absent_from_plan
 from voxelocity.planning.config import PLACES, Plan, check_code, keys_of_record, steps_of_passes, without_places
+from voxelocity.planning.facts import Start
 from voxelocity.planning.machine import Machine, survey
 from voxelocity.planning.make import Planned, SharedKeys, make_plan, model_spec, plan_cases, read_overrides
-from voxelocity.planning.facts import Start
 from voxelocity.planning.tuned import CHANGE_RESULTS, Tuned, keep_tuned, read_tuned, results_key, tuned_key
 
 __all__ = [

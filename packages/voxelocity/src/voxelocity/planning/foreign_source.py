@@ -49,8 +49,16 @@ def foreign_source(model: Model) -> ForeignSource:
     Raises:
         InputError: its network is not one that can be trained here.
     """
+    network, preparation = model.network, model.preparation
+    if not isinstance(network, torch.nn.Module) or not isinstance(preparation, NnunetPreparation | BundlePreparation):
+        raise InputError(
+            f"train: {model.folder} holds several networks, or one that another runtime runs, and a run starts from a "
+            "single one; name the folder of one fold, such as fold_0, or the model that it was exported from"
+        )
     try:
-        return _of_nnunet(model) if isinstance(model.preparation, NnunetPreparation) else _of_bundle(model)
+        if isinstance(preparation, NnunetPreparation):
+            return _of_nnunet(model, network, preparation)
+        return _of_bundle(model, network, preparation)
     except ConfigError as error:
         raise InputError(f"train: {model.folder} cannot be a start ({error}); start from another model") from None
 
@@ -68,9 +76,7 @@ def intensity_keys(channels: Sequence[Normalization]) -> dict[str, Any]:
     return {f"data.prepare.intensity.{key}": value for key, value in found.items()}
 
 
-def _of_nnunet(model: Model) -> ForeignSource:
-    network, preparation = model.network, model.preparation
-    assert isinstance(preparation, NnunetPreparation)
+def _of_nnunet(model: Model, network: torch.nn.Module, preparation: NnunetPreparation) -> ForeignSource:
     if not isinstance(network, PlannedUNet):
         raise InputError(
             f"train: {model.folder} holds {type(network).__name__}, and only a single 3-D network of nnU-Net can be a "
@@ -98,13 +104,7 @@ def _of_nnunet(model: Model) -> ForeignSource:
     )
 
 
-def _of_bundle(model: Model) -> ForeignSource:
-    network, preparation = model.network, model.preparation
-    if not isinstance(network, torch.nn.Module) or not isinstance(preparation, BundlePreparation):
-        raise InputError(
-            f"train: {model.folder} holds a network that another runtime runs, which cannot be trained; start from the "
-            "model that it was exported from"
-        )
+def _of_bundle(model: Model, network: torch.nn.Module, preparation: BundlePreparation) -> ForeignSource:
     config = BundleConfig(model.folder)
     described = config.component("@network_def", "network_def")
     if described.name not in FOREIGN:

@@ -13,7 +13,7 @@ from voxelocity.core.laterality import find_sides, swapped_classes
 from voxelocity.data.augment import EFFECTS
 from voxelocity.planning.cache_rule import prepared_bytes, resident_bytes, settle_cache, settle_device_cache
 from voxelocity.planning.facts import PlanFacts
-from voxelocity.planning.patch_fit import Vector, coarsen
+from voxelocity.planning.patch_fit import coarsen
 from voxelocity.planning.patch_rule import CPU_PATCH_VOXELS, settle_patch_and_network, windows_at_once
 from voxelocity.planning.precision_rule import planned_compute, settle_precision
 from voxelocity.planning.size_rule import LONG_BUDGET_S, MOST_BATCH, is_to_target, planned_spacing, sized_s, step_size

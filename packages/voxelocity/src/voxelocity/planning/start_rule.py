@@ -76,7 +76,7 @@ def tuning_rate(facts: PlanFacts) -> tuple[float, str]:
 
 
 def fit_to(patch: Index3, divisor: Index3, shape: Sequence[float], most: float) -> Index3:
-    """The patch in multiples of the divisor, with at most so many voxels; where half would be padding, no longer than a case.
+    """The patch in multiples of the divisor, of at most so many voxels; no longer than a case if half were padding.
 
     Args:
         patch: of the model that the run starts from, in voxels.

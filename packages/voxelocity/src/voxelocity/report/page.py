@@ -259,9 +259,7 @@ def _slices(run: RunFacts) -> list[Block]:
 def _marked(run: RunFacts) -> list[CaseScore]:
     """The scores, with a mark at the cases that the model which the run started from may have seen."""
     exposed = run.dataset.exposed
-    return [
-        replace(score, case_id=f"{score.case_id} *") if score.case_id in exposed else score for score in run.scores
-    ]
+    return [replace(score, case_id=f"{score.case_id} *") if score.case_id in exposed else score for score in run.scores]
 
 
 def _scores(run: RunFacts) -> list[Block]:

@@ -20,8 +20,8 @@ Status = Literal["finished", "interrupted", "unfinished"]
 class DatasetFacts:
     """The data set of a run. `classes` begins with the background; `held_out` is False where cases were trained on.
 
-    Overlapping classes have their names in `regions`, with the values of each. `exposed` has the held-out cases that the
-    model which the run started from may have learned from, and why.
+    Overlapping classes have their names in `regions`, with the values of each. `exposed` has the held-out cases that
+    the model which the run started from may have learned from, and why.
     """
 
     name: str

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import torch
-
 from voxelocity.parallel import Sharding
 from voxelocity_observe.core.errors import ConfigError
 

@@ -78,8 +78,8 @@ def build_optimizer(
 def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
     """Begins the momentum of torch's SGD with zeros, which give the same first step; does nothing for others.
 
-    Where the first step is left out because float16 overflowed, torch's fused SGD keeps momentum that it never set:
-    whatever the memory held.
+    torch's fused SGD refuses weights with momentum next to others without, which were held until now. And where the
+    first step is left out because float16 overflowed, it keeps momentum that it never set: whatever the memory held.
     """
     if not isinstance(optimizer, torch.optim.SGD):
         return

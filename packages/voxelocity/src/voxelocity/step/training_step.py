@@ -330,8 +330,7 @@ class TrainingStep:
             self._sharding.take_gradients()
             self.frozen.drop_gradients()
             self._scaler.unscale_(self._optimizer)
-            if self._scaler.is_enabled():
-                begin_momentum(self._optimizer)
+            begin_momentum(self._optimizer)
             self._sharding.clip(self._config.clip_norm)
             self._scaler.step(self._optimizer)
             self._scaler.update(self._fixed_scale)

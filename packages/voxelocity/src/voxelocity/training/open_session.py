@@ -24,7 +24,7 @@ from voxelocity.planning import Planned, SharedKeys, check_code, plan_cases
 from voxelocity.planning.machine import survey
 from voxelocity.report import plan_summary, plan_table
 from voxelocity.training.caching import SKIPPED
-from voxelocity.training.exposure import find_exposed, exposure_text
+from voxelocity.training.exposure import exposure_text, find_exposed
 from voxelocity.training.resume import (
     SavedRun,
     check_data,

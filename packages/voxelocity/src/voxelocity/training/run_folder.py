@@ -38,7 +38,7 @@ _TRACKED = (
     *(f"tracking/{folder}" for tracker in TRACKERS.values() for folder in tracker.folders),
 )
 EXPOSED = "start_may_have_learned_from_it"
-"""The key of a case in `scores.json` whose score may be too high for that, with the reason; also of the event `start`."""
+"""The key of a case in `scores.json` whose score may be too high for this reason; also of the event `start`."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 

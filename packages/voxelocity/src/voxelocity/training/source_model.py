@@ -25,7 +25,7 @@ from voxelocity.planning.foreign_source import foreign_source
 from voxelocity.step import NETWORKS, NetworkConfig, build_network
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.transfer import Correspondence, Ends, Transfer, find_roles, read_mapping, take_over
-from voxelocity_observe.core.errors import ConfigError, InputError
+from voxelocity_observe.core.errors import InputError
 
 SCRATCH = Path("scratch")
 """What stands for new weights among several models of `--from`."""

@@ -77,7 +77,7 @@ def intensity_keys(channels: Sequence[Normalization]) -> dict[str, Any]:
 
 
 def _of_nnunet(model: Model, network: torch.nn.Module, preparation: NnunetPreparation) -> ForeignSource:
-    if not isinstance(network, PlannedUNet):
+    if not isinstance(network, PlannedUNet) or len(network.plan.strides[0]) != len(preparation.axes):
         raise InputError(
             f"train: {model.folder} holds {type(network).__name__}, and only a single 3-D network of nnU-Net can be a "
             "start; name the folder of one of its folds, such as fold_0"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,6 +116,6 @@ def _is_near(theirs: Sequence[float], own: Sequence[float]) -> bool:
     return max(factors) <= _MOST_LONGER and 1.0 / _MOST_SMALLER <= math.prod(factors) <= _MOST_LARGER
 
 
-def spacing_text(values: Sequence[float]) -> str:
+def spacing_text(values: Iterable[float]) -> str:
     """Lengths as a person writes them: "1 x 1 x 2.5 mm"."""
     return " x ".join(f"{float(value):.3g}" for value in values) + " mm"

@@ -191,7 +191,7 @@ def _planned(arguments: Mapping[str, Any]) -> Levels:
     plan = Architecture.parse(arguments, where="network.architecture")
     if set(plan.strides[0]) != {1}:
         raise ValueError(f"its first level has the stride {plan.strides[0]}")
-    return plan.features_per_stage, plan.strides[1:]
+    return plan.features_per_stage, tuple(map(_stride, plan.strides[1:]))
 
 
 def _build_planned(arguments: Mapping[str, Any], num_channels: int, num_classes: int) -> torch.nn.Module:

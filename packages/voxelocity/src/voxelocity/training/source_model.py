@@ -201,7 +201,7 @@ def source_of_fold(named: Path, fold: Fold) -> Path:
 
 def _folder_of(named: Path, fold: Fold) -> Path:
     """The folder of one model: of several folds of nnU-Net the same one as here, or else the first."""
-    if named.is_file():
+    if named.is_file() and not any(kind.holds(named) for kind in KINDS):
         used = sorted(named.parent.glob("checkpoint_*.pth"), key=lambda path: "final" not in path.name)
         if not is_nnunet(named.parent) or named not in used:
             raise InputError(

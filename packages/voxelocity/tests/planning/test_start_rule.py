@@ -5,7 +5,7 @@ import pytest
 from shared.plan_facts import fingerprint, machine, plan_facts
 from voxelocity.planning.facts import Start
 from voxelocity.planning.rules import RULES
-from voxelocity.planning.start_rule import TUNING_RATE, fit_to, start_keys
+from voxelocity.planning.start_rule import fit_to, start_keys
 
 NETWORK = {"network.name": "dynunet", "network.widths": [8, 16, 32], "network.strides": [[2, 2, 2]] * 2}
 WINDOW = {"mode": "window", "low": -100.0, "high": 200.0, "mean": 40.0, "std": 60.0}
@@ -34,10 +34,10 @@ def test_network_and_patch_are_taken_over_with_the_reason():
     assert found["data.patch.shape_voxel"].value == found["window.shape_voxel"].value == [32, 48, 32]
 
 
-def test_a_trained_network_is_trained_more_gently():
-    rates = [settled(start)["optimizer.learning_rate"] for start in (None, source())]
-    assert rates[1].value == TUNING_RATE * rates[0].value
-    assert "because the run starts from trained weights" in rates[1].reason
+def test_a_trained_network_has_the_learning_rate_of_a_new_one_with_the_reason():
+    new, tuned = (settled(start)["optimizer.learning_rate"] for start in (None, source()))
+    assert tuned.value == new.value
+    assert tuned.reason.startswith(f"{new.reason}; no less from trained weights")
 
 
 def test_values_of_the_user_win_and_what_the_model_has_is_said():

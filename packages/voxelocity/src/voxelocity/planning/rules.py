@@ -17,7 +17,7 @@ from voxelocity.planning.patch_fit import coarsen
 from voxelocity.planning.patch_rule import CPU_PATCH_VOXELS, settle_patch_and_network, windows_at_once
 from voxelocity.planning.precision_rule import planned_compute, settle_precision
 from voxelocity.planning.size_rule import LONG_BUDGET_S, MOST_BATCH, is_to_target, planned_spacing, sized_s, step_size
-from voxelocity.planning.start_rule import settle_spacing, settle_start, settle_start_patch, spacing_text, tuning_rate
+from voxelocity.planning.start_rule import rate_reason, settle_spacing, settle_start, settle_start_patch, spacing_text
 from voxelocity.planning.step_forecast import ENOUGH_STEPS
 from voxelocity.step import LOSSES, OPTIMIZERS, OptimizerConfig
 from voxelocity_observe.core.errors import ConfigError
@@ -232,8 +232,8 @@ def settle_optimizer(facts: PlanFacts) -> None:
     kind = OPTIMIZERS[facts.settle("optimizer.name", name, why)]
     if kind.planned_momentum is not None:
         facts.settle("optimizer.momentum", *kind.planned_momentum)
-    (rate, why), (gently, from_trained) = kind.planned_rate, tuning_rate(facts)
-    facts.settle("optimizer.learning_rate", rate * factor * gently, why + scaled + from_trained)
+    rate, why = kind.planned_rate
+    facts.settle("optimizer.learning_rate", rate * factor, why + scaled + rate_reason(facts))
     clip_norm = OptimizerConfig.model_fields["clip_norm"].default
     facts.settle("optimizer.clip_norm", clip_norm, "longer gradients are scaled down to this norm, as in nnU-Net")
     facts.settle("optimizer.weight_decay", 2e-2, "applies to convolutions only, not to biases and norms")

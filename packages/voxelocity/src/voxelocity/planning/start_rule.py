@@ -25,8 +25,6 @@ _MOST_TIMES_CPU = 4
 _MOST_LONGER, _MOST_LARGER, _MOST_SMALLER = 2.0, 4.0, 8.0
 # A patch is only made shorter for the cases where that leaves out as much.
 _LARGEST_SHARE = 0.5
-TUNING_RATE = 0.5
-"""Of the learning rate of a new network, for one that starts from trained weights. Not measured yet."""
 
 
 def settle_start(facts: PlanFacts) -> None:
@@ -68,11 +66,11 @@ def settle_start_patch(facts: PlanFacts) -> None:
         facts.kept[key], facts.kept_reasons[key] = [*patch], reason
 
 
-def tuning_rate(facts: PlanFacts) -> tuple[float, str]:
-    """By what the learning rate of a new network is multiplied, and why."""
+def rate_reason(facts: PlanFacts) -> str:
+    """Why trained weights are trained on with the learning rate of new ones; "" for new weights."""
     if facts.start is None:
-        return 1.0, ""
-    return TUNING_RATE, f"; {TUNING_RATE:g} times as much, because the run starts from trained weights"
+        return ""
+    return "; no less from trained weights: with half of it or less, short runs on a CPU learned less (docs/log)"
 
 
 def fit_to(patch: Index3, divisor: Index3, shape: Sequence[float], most: float) -> Index3:

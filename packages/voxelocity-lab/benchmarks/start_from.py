@@ -1,26 +1,27 @@
 """Training from a model that exists, next to training from new weights: `train --from` on two kinds of tasks.
 
-    python packages/voxelocity-lab/benchmarks/start_from.py [--quick] [--only organs carries rates] [--seeds 3]
+    python packages/voxelocity-lab/benchmarks/start_from.py [--quick] [--only organs parts phantoms rates] [--seeds 3]
 
 - `organs`: hippocampus (MR) from models of phantoms' spleens (CT): a run, nnU-Net's results, a MONAI bundle. Little of
   what they know helps; this shows what that costs or brings, after the same numbers of steps, or with `--minutes 1 5`
   after the same times.
-- `carries`: hippocampus from a run on its anterior part, and phantoms of three organs from a run on two of them: steps
-  until the Dice that new weights reach at the end.
-- `rates`: the first pair of `carries` with several shares of the learning rate of new weights.
+- `parts`, `phantoms`: hippocampus from a run on its anterior part, and phantoms of three organs from a run on two of
+  them: steps until the Dice that new weights reach at the end.
+- `rates`: `parts` with several shares of the learning rate of new weights.
 
-Trainings of one seed follow each other in fresh processes. Steps do not depend on what else the machine does; seconds
-do. Writes `benchmarks/results/start_from.json`; `--quick` prints only.
+Steps do not depend on what else the machine does; seconds do. Writes `benchmarks/results/start_from.json`, which keeps
+what other calls have measured; `--quick` prints only.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -28,18 +29,22 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import yaml
+from rich.console import Console
 
-from harness import VOXELOCITY, head, parser_of, real_data, sets_of, write_record
+import voxelocity
+from harness import VOXELOCITY, head, parser_of, real_data, write_record
 from voxelocity_lab.bench.body import LABELS, make_bodies
 from voxelocity_observe.core.events import events_path, read_events
 
 # A network that nnU-Net and MONAI have too.
 _SHARED = {
     "network.stem_stride": [1, 1, 1], "network.widths": [8, 16, 32, 64], "network.strides": [[2, 2, 2]] * 3,
-    "data.patch.shape_voxel": [32, 32, 32],
 }  # fmt: skip
+_PATCH = {"data.patch.shape_voxel": [32, 32, 32]}
+"""Of runs in steps: on a CPU a step then takes a tenth of a second."""
 _MONAI_UNET = {"network.name": "unet", "network.norm": "batch", "network.num_res_units": 2, **_SHARED}
 _RATES = (1.0, 0.5, 0.25, 0.1)
+_TASKS = ("organs", "parts", "phantoms", "rates")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,33 +121,40 @@ class Trial:
             "hippocampus": derive(hippocampus, self.work / "hippocampus", parts, num_cases=count),
         }
 
-    def train(
-        self, name: str, dataset: Path, *options: object, keys: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
+    def train(self, name: str, dataset: Path, *, keys: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         """What a training found: Dice by step, its end, and the seconds of its steps."""
         out = self.work / "runs" / name
-        command = [*VOXELOCITY, "train", dataset, "-o", out, *options, *sets_of(keys or {})]
-        subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
+        keys = {"planner.measure": "never", "data.cache.tier": "memory", **keys}
+        voxelocity.train(
+            voxelocity.open(dataset), out, device="cpu", overrides=keys, console=Console(quiet=True), **options
+        )
         events = list(read_events(events_path(out)))
         finished = next(event for event in events if event["event"] == "run_finished")
-        curve = [(event["step"], event["mean_dice"]) for event in events if event["event"] == "validation"]
-        trained_s = sum(event["seconds"] for event in events if event["event"] == "steps")
         record = yaml.safe_load((out / "run.yaml").read_text())
-        start = next((choice["reason"] for choice in record["choices"] if choice["key"] == "start"), "")
         return {
-            "folder": str(out), "steps": finished["step"], "dice": finished["mean_dice"], "train_s": trained_s,
-            "curve": [(step, round(dice, 4)) for step, dice in curve], "start": start,
-        }  # fmt: skip
+            "folder": str(out),
+            "steps": finished["step"],
+            "dice": finished["mean_dice"],
+            "train_s": sum(event["seconds"] for event in events if event["event"] == "steps"),
+            "curve": [(event["step"], event["mean_dice"]) for event in events if event["event"] == "validation"],
+            "learning_rate": record["plan"]["optimizer"]["learning_rate"],
+            "start": next((choice["reason"] for choice in record["choices"] if choice["key"] == "start"), ""),
+        }
 
-    def in_steps(self, name: str, dataset: Path, seed: int, *options: object, **keys: Any) -> dict[str, Any]:
+    def in_steps(
+        self, name: str, dataset: Path, seed: int, *, keys: Mapping[str, Any] | None = None, **options: Any
+    ) -> dict[str, Any]:
         """A training of the usual number of steps."""
-        length = {"train.steps": self.sizes.steps, "train.validate_every_steps": self.sizes.every}
-        return self.train(f"{name} {seed}", dataset, "--seed", seed, *options, keys={**length, **keys.pop("keys", {})})
+        length = {**_PATCH, "train.steps": self.sizes.steps, "train.validate_every_steps": self.sizes.every}
+        return self.train(f"{name} {seed}", dataset, seed=seed, keys={**length, **(keys or {})}, **options)
 
     def source(self, name: str, dataset: Path, keys: Mapping[str, Any] | None = None) -> Path:
-        """A run to start from."""
-        length = {"train.steps": self.sizes.source_steps, "train.validation_share": 0.0}
-        return Path(self.train(f"source {name}", dataset, keys={**length, **(keys or {})})["folder"])
+        """A run to start from; trained once."""
+        out = self.work / "runs" / f"source {name}"
+        if not out.exists():
+            length = {**_PATCH, "train.steps": self.sizes.source_steps, "train.validation_share": 0.0}
+            self.train(f"source {name}", dataset, keys={**length, **(keys or {})})
+        return out
 
     def new_weights(self, like: Path) -> dict[str, Any]:
         """The keys of the plan that a run took from its model, to train them from new weights."""
@@ -213,66 +225,61 @@ def measure_organs(trial: Trial, data: Mapping[str, Path], minutes: Sequence[int
     )
     found: dict[str, Any] = {}
     for seed in trial.sizes.seeds:
-        sides = {"new weights": ((), None)} | {name: (("--from", path), None) for name, path in sources.items()}
-        for name, (options, _) in sides.items():
-            found.setdefault(name, []).append(trial.in_steps(f"organs {name}", data["hippocampus"], seed, *options))
-            if options:
-                keys = trial.new_weights(Path(found[name][-1]["folder"]))
-                side = f"new weights, as {name}"
+        for name, source in {"new weights": None, **sources}.items():
+            found.setdefault(name, []).append(
+                trial.in_steps(f"organs {name}", data["hippocampus"], seed, start_from=source)
+            )
+            if source is not None:
+                keys, side = trial.new_weights(Path(found[name][-1]["folder"])), f"new weights, as {name}"
                 found.setdefault(side, []).append(
                     trial.in_steps(f"organs {side}", data["hippocampus"], seed, keys=keys)
                 )
             for budget in minutes:
                 timed = trial.train(
-                    f"organs {name} {budget} min {seed}", data["hippocampus"], "--seed", seed, "--time-budget",
-                    f"{budget}m", *options,
+                    f"organs {name} {budget} min {seed}", data["hippocampus"], seed=seed, keys={},
+                    time_budget=f"{budget}m", start_from=source,
                 )  # fmt: skip
                 found.setdefault(f"{name}, {budget} min", []).append(timed)
     return found
 
 
-def measure_carries(trial: Trial, data: Mapping[str, Path]) -> dict[str, Any]:
-    """Tasks of which the model knows a part, next to new weights: steps to the Dice that these reach at the end."""
-    found: dict[str, Any] = {}
-    for before, now in (("anterior", "hippocampus"), ("two organs", "three organs")):
-        source = trial.source(before, data[before])
-        for seed in trial.sizes.seeds:
-            pair = {
-                "new weights": trial.in_steps(f"{now} new", data[now], seed),
-                "tuned": trial.in_steps(f"{now} tuned", data[now], seed, "--from", source),
-                "held at first": trial.in_steps(
-                    f"{now} held", data[now], seed, "--from", source, keys={"schedule.frozen_share": 0.2}
-                ),
-            }
-            found.setdefault(f"{before} to {now}", []).append({**pair, "steps_to_same_dice": sooner(pair)})
-    return found
+def measure_carries(trial: Trial, data: Mapping[str, Path], before: str, now: str) -> dict[str, Any]:
+    """A task of which the model knows a part, next to new weights: steps to the Dice that these reach at the end."""
+    found: dict[str, Any] = {"new weights": [], "from the part": []}
+    source = trial.source(before, data[before])
+    for seed in trial.sizes.seeds:
+        for name, start_from in zip(found, (None, source), strict=True):
+            found[name].append(trial.in_steps(f"{now} {name}", data[now], seed, start_from=start_from))
+    pairs = zip(*found.values(), strict=True)
+    return {**found, "steps_to_same_dice": [sooner(dict(zip(found, pair, strict=True))) for pair in pairs]}
 
 
 def measure_rates(trial: Trial, data: Mapping[str, Path]) -> dict[str, Any]:
-    """Hippocampus from its anterior part, with several shares of the learning rate of new weights."""
-    source = trial.work / "runs" / "source anterior"
-    if not source.exists():
-        source = trial.source("anterior", data["anterior"])
+    """Hippocampus from its anterior part, with shares of the learning rate of new weights, and the way down held."""
+    source = trial.source("anterior", data["anterior"])
     plan = yaml.safe_load((source / "run.yaml").read_text())["plan"]
     usual = plan["optimizer"]["learning_rate"]
-    found: dict[str, Any] = {}
-    for seed in trial.sizes.seeds:
-        for share in _RATES:
-            name, keys = f"{share:g} of the rate", {"optimizer.learning_rate": share * usual}
-            options = ("--from", source)
-            found.setdefault(name, []).append(
-                trial.in_steps(f"rate {name}", data["hippocampus"], seed, *options, keys=keys)
-            )
-    return found
+    sides: dict[str, dict[str, Any]] = {
+        f"{share:g} of the rate": {"optimizer.learning_rate": share * usual} for share in _RATES
+    }
+    sides["way down held for a quarter"] = {"schedule.frozen_share": 0.25}
+    return {
+        name: [
+            trial.in_steps(f"rate {name}", data["hippocampus"], seed, start_from=source, keys=keys)
+            for seed in trial.sizes.seeds
+        ]
+        for name, keys in sides.items()
+    }
 
 
 def sooner(pair: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The Dice that new weights reach at the end, and the step of the first validation at which each side has it."""
-    target = pair["new weights"]["curve"][-1][1]
-    return {
-        "dice": target,
-        **{name: next((step for step, dice in side["curve"] if dice >= target), None) for name, side in pair.items()},
-    }
+    target = pair["new weights"]["dice"]
+    steps = {}
+    for name, side in pair.items():
+        curve = [*side["curve"], (side["steps"], side["dice"])]
+        steps[name] = next((step for step, dice in curve if dice >= target), None)
+    return {"dice": target, **steps}
 
 
 def summary(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -281,39 +288,43 @@ def summary(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"n": len(dice), "mean": round(fmean(dice), 4), "sd": round(stdev(dice), 4) if len(dice) > 1 else None}
 
 
-def main() -> None:
+def _read_options() -> tuple[argparse.Namespace, Sizes, str]:
+    """The options, how much is trained, and the part of the command that repeats it."""
     parser = parser_of(__doc__, out=True)
     parser.add_argument("--quick", action="store_true", help="few steps and cases, one seed; writes no record")
-    parser.add_argument(
-        "--only", nargs="+", choices=("organs", "carries", "rates"), default=["organs", "carries", "rates"]
-    )
+    parser.add_argument("--only", nargs="+", choices=_TASKS, default=list(_TASKS))
     parser.add_argument("--minutes", nargs="*", type=int, default=[], help="also train for these times")
-    parser.add_argument("--seeds", type=int, help="number of seeds")
-    for name in ("steps", "source_steps", "every", "num_cases"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=None, help="in place of the usual number")
+    for name in ("seeds", "steps", "source_steps", "every", "num_cases"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="in place of the usual number")
     options = parser.parse_args()
     sizes = QUICK if options.quick else FULL
     given = {name: value for name, value in vars(options).items() if name in vars(sizes) and value is not None}
     sizes = replace(sizes, **{**given, "seeds": tuple(range(options.seeds or len(sizes.seeds)))})
-    said = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
-    record = head("start_from", f"{'--quick ' if options.quick else ''}--only {' '.join(options.only)} {said}")
-    found: dict[str, Any] = {}
+    said = [f"--{name.replace('_', '-')} {value}" for name, value in given.items()]
+    return options, sizes, " ".join([*(["--quick"] if options.quick else []), "--only", *options.only, *said])
+
+
+def main() -> None:
+    options, sizes, said = _read_options()
+    path = options.out / "start_from.json"
+    record = head("start_from", said)
+    found = json.loads(path.read_text())["found"] if path.exists() and not options.quick else {}
     with tempfile.TemporaryDirectory(prefix="start_from_") as work:
         trial = Trial(work=Path(work), sizes=sizes)
         data = trial.data()
-        if "organs" in options.only:
-            found["organs"] = measure_organs(trial, data, options.minutes)
-            print(json.dumps({name: summary(runs) for name, runs in found["organs"].items()}, indent=1), flush=True)
-        if "carries" in options.only:
-            found["carries"] = measure_carries(trial, data)
-            tables = {name: [pair["steps_to_same_dice"] for pair in pairs] for name, pairs in found["carries"].items()}
-            print(json.dumps(tables, indent=1), flush=True)
-        if "rates" in options.only:
-            found["rates"] = measure_rates(trial, data)
-            print(json.dumps({name: summary(runs) for name, runs in found["rates"].items()}, indent=1), flush=True)
-        shutil.rmtree(Path(work) / "runs", ignore_errors=True)
+        measurements = {
+            "organs": partial(measure_organs, trial, data, options.minutes),
+            "parts": partial(measure_carries, trial, data, "anterior", "hippocampus"),
+            "phantoms": partial(measure_carries, trial, data, "two organs", "three organs"),
+            "rates": partial(measure_rates, trial, data),
+        }
+        for name in options.only:
+            runs = measurements[name]()
+            found[name] = {"sizes": vars(sizes), "commit": record["environment"]["commit"], **runs}
+            shown = {side: summary(values) for side, values in runs.items() if side != "steps_to_same_dice"}
+            print(name, json.dumps({**shown, "sooner": runs.get("steps_to_same_dice", [])}, indent=1), flush=True)
     if not options.quick:
-        text = json.dumps({**record, "sizes": vars(sizes), "found": found}).replace(work, "$WORK")
+        text = json.dumps({**record, "found": found}).replace(work, "$WORK")
         print(write_record(json.loads(text), "start_from", out=options.out))
 
 

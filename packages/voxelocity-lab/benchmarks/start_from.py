@@ -43,6 +43,9 @@ _SHARED = {
 _PATCH = {"data.patch.shape_voxel": [32, 32, 32]}
 """Of runs in steps: on a CPU a step then takes a tenth of a second."""
 _MONAI_UNET = {"network.name": "unet", "network.norm": "batch", "network.num_res_units": 2, **_SHARED}
+_PARTS = {"anterior": {1: "Anterior"}, "hippocampus": {1: "Anterior", 2: "Posterior"}}
+_ORGANS = {"spleen": 1, "two organs": 2, "three organs": 3}
+"""Data sets of phantoms, with the number of their organs."""
 _RATES = (1.0, 0.5, 0.25, 0.1)
 _TASKS = ("organs", "parts", "phantoms", "rates")
 
@@ -106,20 +109,16 @@ class Trial:
     work: Path
     sizes: Sizes
 
-    def data(self) -> dict[str, Path]:
-        """The data sets by name."""
-        count = self.sizes.num_cases
-        bodies = make_bodies(self.work / "bodies", num_cases=count or 22, scale=0.5 if count == 0 else 0.25)
-        organs = {int(value): name for value, name in LABELS.items() if value != "0"}
-        hippocampus = real_data() / "hippocampus"
-        parts = {1: "Anterior", 2: "Posterior"}
-        return {
-            "spleen": derive(bodies, self.work / "spleen", {1: organs[1]}),
-            "two organs": derive(bodies, self.work / "two", {value: organs[value] for value in (1, 2)}),
-            "three organs": derive(bodies, self.work / "three", organs),
-            "anterior": derive(hippocampus, self.work / "anterior", {1: parts[1]}, num_cases=count),
-            "hippocampus": derive(hippocampus, self.work / "hippocampus", parts, num_cases=count),
-        }
+    def data(self, name: str) -> Path:
+        """The data set of this name, made once."""
+        out, count = self.work / name, self.sizes.num_cases
+        if out.exists():
+            return out
+        if name in _PARTS:
+            return derive(real_data() / "hippocampus", out, _PARTS[name], num_cases=count)
+        bodies = make_bodies(self.work / "bodies", num_cases=min(count or 22, 22), scale=0.25 if count else 0.5)
+        organs = {int(value): organ for value, organ in LABELS.items() if value != "0"}
+        return derive(bodies, out, {value: organs[value] for value in range(1, _ORGANS[name] + 1)})
 
     def train(self, name: str, dataset: Path, *, keys: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         """What a training found: Dice by step, its end, and the seconds of its steps."""
@@ -213,50 +212,50 @@ def make_bundle(run: Path, out: Path) -> Path:
     return out
 
 
-def measure_organs(trial: Trial, data: Mapping[str, Path], minutes: Sequence[int]) -> dict[str, Any]:
+def measure_organs(trial: Trial, minutes: Sequence[int]) -> dict[str, Any]:
     """Hippocampus from three kinds of models of spleens, next to new weights, with their network and with our own."""
-    sources = {"run": trial.source("spleen", data["spleen"])}
-    for_nnunet = trial.source("spleen as nnU-Net", data["spleen"], {"network.name": "dynunet", **_SHARED})
+    sources = {"run": trial.source("spleen", trial.data("spleen"))}
+    for_nnunet = trial.source("spleen as nnU-Net", trial.data("spleen"), {"network.name": "dynunet", **_SHARED})
     results = trial.work / "nnunet"
     subprocess.run([*VOXELOCITY, "export", str(for_nnunet), "-o", str(results), "--to", "nnunet"], check=True)
     sources["nnU-Net's results"] = results
     sources["MONAI bundle"] = make_bundle(
-        trial.source("spleen as bundle", data["spleen"], _MONAI_UNET), trial.work / "b"
+        trial.source("spleen as bundle", trial.data("spleen"), _MONAI_UNET), trial.work / "b"
     )
     found: dict[str, Any] = {}
     for seed in trial.sizes.seeds:
         for name, source in {"new weights": None, **sources}.items():
             found.setdefault(name, []).append(
-                trial.in_steps(f"organs {name}", data["hippocampus"], seed, start_from=source)
+                trial.in_steps(f"organs {name}", trial.data("hippocampus"), seed, start_from=source)
             )
             if source is not None:
                 keys, side = trial.new_weights(Path(found[name][-1]["folder"])), f"new weights, as {name}"
                 found.setdefault(side, []).append(
-                    trial.in_steps(f"organs {side}", data["hippocampus"], seed, keys=keys)
+                    trial.in_steps(f"organs {side}", trial.data("hippocampus"), seed, keys=keys)
                 )
             for budget in minutes:
                 timed = trial.train(
-                    f"organs {name} {budget} min {seed}", data["hippocampus"], seed=seed, keys={},
+                    f"organs {name} {budget} min {seed}", trial.data("hippocampus"), seed=seed, keys={},
                     time_budget=f"{budget}m", start_from=source,
                 )  # fmt: skip
                 found.setdefault(f"{name}, {budget} min", []).append(timed)
     return found
 
 
-def measure_carries(trial: Trial, data: Mapping[str, Path], before: str, now: str) -> dict[str, Any]:
+def measure_carries(trial: Trial, before: str, now: str) -> dict[str, Any]:
     """A task of which the model knows a part, next to new weights: steps to the Dice that these reach at the end."""
     found: dict[str, Any] = {"new weights": [], "from the part": []}
-    source = trial.source(before, data[before])
+    source = trial.source(before, trial.data(before))
     for seed in trial.sizes.seeds:
         for name, start_from in zip(found, (None, source), strict=True):
-            found[name].append(trial.in_steps(f"{now} {name}", data[now], seed, start_from=start_from))
+            found[name].append(trial.in_steps(f"{now} {name}", trial.data(now), seed, start_from=start_from))
     pairs = zip(*found.values(), strict=True)
     return {**found, "steps_to_same_dice": [sooner(dict(zip(found, pair, strict=True))) for pair in pairs]}
 
 
-def measure_rates(trial: Trial, data: Mapping[str, Path]) -> dict[str, Any]:
+def measure_rates(trial: Trial) -> dict[str, Any]:
     """Hippocampus from its anterior part, with shares of the learning rate of new weights, and the way down held."""
-    source = trial.source("anterior", data["anterior"])
+    source = trial.source("anterior", trial.data("anterior"))
     plan = yaml.safe_load((source / "run.yaml").read_text())["plan"]
     usual = plan["optimizer"]["learning_rate"]
     sides: dict[str, dict[str, Any]] = {
@@ -265,7 +264,7 @@ def measure_rates(trial: Trial, data: Mapping[str, Path]) -> dict[str, Any]:
     sides["way down held for a quarter"] = {"schedule.frozen_share": 0.25}
     return {
         name: [
-            trial.in_steps(f"rate {name}", data["hippocampus"], seed, start_from=source, keys=keys)
+            trial.in_steps(f"rate {name}", trial.data("hippocampus"), seed, start_from=source, keys=keys)
             for seed in trial.sizes.seeds
         ]
         for name, keys in sides.items()
@@ -311,12 +310,11 @@ def main() -> None:
     found = json.loads(path.read_text())["found"] if path.exists() and not options.quick else {}
     with tempfile.TemporaryDirectory(prefix="start_from_") as work:
         trial = Trial(work=Path(work), sizes=sizes)
-        data = trial.data()
         measurements = {
-            "organs": partial(measure_organs, trial, data, options.minutes),
-            "parts": partial(measure_carries, trial, data, "anterior", "hippocampus"),
-            "phantoms": partial(measure_carries, trial, data, "two organs", "three organs"),
-            "rates": partial(measure_rates, trial, data),
+            "organs": partial(measure_organs, trial, options.minutes),
+            "parts": partial(measure_carries, trial, "anterior", "hippocampus"),
+            "phantoms": partial(measure_carries, trial, "two organs", "three organs"),
+            "rates": partial(measure_rates, trial),
         }
         for name in options.only:
             runs = measurements[name]()

@@ -73,19 +73,19 @@ def test_a_run_starts_from_the_weights_and_the_plan_of_another(tune, source):
     assert event["folder"] == str(source.resolve())
 
 
-def test_classes_of_other_names_begin_anew_unless_the_user_maps_them(tune, own_msd, source, tmp_path):
+def test_classes_of_other_names_are_initialized_unless_the_user_maps_them(tune, own_msd, source, tmp_path):
     description = json.loads((own_msd / "dataset.json").read_text())
     description["labels"]["2"] = "kernel"
     (own_msd / "dataset.json").write_text(json.dumps(description))
     text = {}
-    for name, options in (("anew", {}), ("mapped", {"start_map": ["kernel=core"]})):
+    for name, options in (("initialized", {}), ("mapped", {"start_map": ["kernel=core"]})):
         tuned = tune(own_msd, out=tmp_path / name, **options)
         text[name] = next(choice.reason for choice in read_run(tuned).choices if choice.key == "start")
         last = [load_file(run / "model.safetensors")["model.2.conv.weight"] for run in (source, tuned)]
         # A transposed convolution, whose second dimension is that of the classes.
         torch.testing.assert_close(last[1][:, :2], last[0][:, :2], rtol=1e-5, atol=1e-6)
         assert torch.allclose(last[1][:, 2], last[0][:, 2], rtol=1e-5, atol=1e-6) is (name == "mapped")
-    assert "classes that begin anew: kernel, which has core" in text["anew"]
+    assert "classes initialized: kernel (the model also has core)" in text["initialized"]
     assert "kernel (from core)" in text["mapped"]
     with pytest.raises(ConfigError, match=r"the model has no channel or class cor, .* background, ball, core"):
         tune(own_msd, out=tmp_path / "wrong", start_map=["kernel=cor"])
@@ -97,7 +97,7 @@ def test_another_network_of_the_user_takes_the_layers_that_fit(tune, source):
     plan = {**HARDLY, "network.widths": [4, 12]}
     reasons = {choice.key: choice.reason for choice in read_run(tune(overrides=plan)).choices}
     assert reasons["network.widths"] == f"set by you; {source}, which this run starts from, has (4, 8)"
-    assert "layers begin anew, because there is none of this name and shape" in reasons["start"]
+    assert "layers are initialized, because none has this name and shape" in reasons["start"]
     share = float(reasons["start"].partition("taken over (")[2].partition("%")[0])
     assert 0.0 < share < 100.0
 
@@ -233,7 +233,7 @@ def test_a_data_set_with_another_channel_and_class_is_trained(tune, own_msd, sou
     tuned = tune(own_msd)
     text = next(choice.reason for choice in read_run(tuned).choices if choice.key == "start")
     assert "channel T2 is new and begins with 0.1 times the mean of the earlier ones" in text
-    assert "classes taken over: ball, core; classes that begin anew: shell" in text
+    assert "classes taken over: ball, core; classes initialized: shell" in text
     before, after = load_file(source / "model.safetensors"), load_file(tuned / "model.safetensors")
     assert after["model.0.conv.weight"].shape[1] == 2
     expected = torch.cat([before["model.0.conv.weight"], 0.1 * before["model.0.conv.weight"]], 1)

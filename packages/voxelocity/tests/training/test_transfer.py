@@ -62,7 +62,9 @@ def test_classes_are_matched_by_name_whatever_their_order_and_case():
         old, new, now = (state[f"output_block.conv.conv.{leaf}"] for state in (source, fresh, after))
         for row, expected in enumerate((old[0], old[3], new[2], old[1])):
             assert torch.equal(now[row], expected)
-    assert "classes taken over: spleen, left_kidney; classes that begin anew: aorta, which has liver" in done.text()
+    assert (
+        "classes taken over: spleen, left_kidney; classes initialized: aorta (the model also has liver)" in done.text()
+    )
     assert done.num_all - done.num_taken == fresh["output_block.conv.conv.weight"][0].numel() + 1
 
 
@@ -85,7 +87,7 @@ def test_as_many_channels_as_before_continue_in_their_order_where_no_name_says_o
     assert "channel PET continues T1" in done.text()
 
 
-def test_given_names_win_and_an_empty_one_begins_anew():
+def test_given_names_win_and_an_empty_one_initializes():
     before, now = ends(["MRI"], "background", "core", "ball"), ends(["T1"], "background", "kernel", "ball")
     to = Correspondence.of(before, now, {"kernel": "Core", "ball": "", "T1": ""})
     assert to.outputs == (0, 1, None)
@@ -112,10 +114,10 @@ def test_layers_that_no_name_finds_are_found_by_their_shapes():
     # What was the coarsest level is the last but one.
     assert torch.equal(after["downsamples.1.conv1.conv.weight"], source["bottleneck.conv1.conv.weight"])
     assert "downsamples.1.conv1.conv" in done.moved
-    assert "bottleneck.conv1.conv" in done.anew
+    assert "bottleneck.conv1.conv" in done.initialized
     assert 0.0 < done.share < 1.0
     assert "found by structure, not by name" in done.text()
-    assert "begin anew, because there is none of this name and shape" in done.text()
+    assert "are initialized, because none has this name and shape" in done.text()
 
 
 def test_nothing_of_another_network_is_taken_over_by_chance():

@@ -41,7 +41,7 @@ class Correspondence:
     Attributes:
         before: the ends of the network that it starts from.
         now: its own.
-        channels: for each channel the index of the earlier one; None begins anew.
+        channels: for each channel the index of the earlier one; None is initialized.
         outputs: the same for each output.
     """
 
@@ -90,7 +90,7 @@ class Correspondence:
         return "; ".join(texts)
 
     def output_text(self) -> str:
-        """Which outputs continue an earlier one, and which begin anew."""
+        """Which outputs continue an earlier one, and which are initialized."""
         pairs = list(zip(self.now.outputs, self.outputs, strict=True))
         start = 1 if self.now.has_background else 0
         names = self.before.outputs
@@ -106,8 +106,8 @@ class Correspondence:
         ]  # fmt: skip
         texts = [f"classes taken over: {listed(taken, _MOST_NAMED)}"] if taken else []
         if new:
-            has = f", which has {listed(unused, _MOST_NAMED)}" if unused else ""
-            texts.append(f"classes that begin anew: {listed(new, _MOST_NAMED)}{has}")
+            has = f" (the model also has {listed(unused, _MOST_NAMED)})" if unused else ""
+            texts.append(f"classes initialized: {listed(new, _MOST_NAMED)}{has}")
         return "; ".join(texts)
 
 
@@ -126,14 +126,14 @@ class Transfer:
     Attributes:
         num_taken: parameters that continue earlier ones.
         num_all: parameters of the network.
-        anew: layers of which nothing was taken over.
+        initialized: layers of which nothing was taken over.
         moved: layers that were found by their structure, under another name.
         correspondence: of channels and outputs.
     """
 
     num_taken: int
     num_all: int
-    anew: tuple[str, ...]
+    initialized: tuple[str, ...]
     moved: tuple[str, ...]
     correspondence: Correspondence
 
@@ -147,10 +147,10 @@ class Transfer:
         parts = [f"{self.num_taken:,} of {count_text(self.num_all, 'parameter')} taken over ({self.share:.1%})"]
         if self.moved:
             parts.append(f"{count_text(len(self.moved), 'layer')} found by structure, not by name")
-        if self.anew:
+        if self.initialized:
             parts.append(
-                f"{count_text(len(self.anew), 'layer')} begin anew, because there is none of this name and shape: "
-                f"{listed(list(self.anew), _MOST_NAMED)}"
+                f"{count_text(len(self.initialized), 'layer')} are initialized, because none has this name and shape: "
+                f"{listed(list(self.initialized), _MOST_NAMED)}"
             )
         ends = (self.correspondence.channel_text(), self.correspondence.output_text())
         return "; ".join([*parts, *filter(None, ends)])
@@ -190,7 +190,7 @@ def take_over(state: State, network: torch.nn.Module, roles: Mapping[str, Roles]
     old, new = _layers(state), _layers(network.state_dict())
     pairs, moved = _pairs(old, new, roles, to)
     trained = {name for name, _ in network.named_parameters()}
-    num_taken, anew = 0, []
+    num_taken, initialized = 0, []
     with torch.no_grad():
         for layer, tensors in new.items():
             taken = 0
@@ -204,13 +204,15 @@ def take_over(state: State, network: torch.nn.Module, roles: Mapping[str, Roles]
                 taken += count
                 num_taken += count if name in trained else 0
             if taken == 0 and any(tensor.numel() for tensor in tensors.values()):
-                anew.append(layer)
+                initialized.append(layer)
     num_all = sum(parameter.numel() for parameter in network.parameters())
-    return Transfer(num_taken=num_taken, num_all=num_all, anew=tuple(anew), moved=tuple(moved), correspondence=to)
+    return Transfer(
+        num_taken=num_taken, num_all=num_all, initialized=tuple(initialized), moved=tuple(moved), correspondence=to
+    )
 
 
 def read_mapping(pairs: Sequence[str]) -> dict[str, str]:
-    """The earlier name of each channel or class in texts such as "T1=MRI"; "T1=" begins anew.
+    """The earlier name of each channel or class in texts such as "T1=MRI"; "T1=" initializes it.
 
     Raises:
         ConfigError: a text is none, or a name is given twice.

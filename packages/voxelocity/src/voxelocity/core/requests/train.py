@@ -75,7 +75,7 @@ class TrainRequest(PlanKeys):
     one starts that a few steps improve most; `scratch` among them stands for new weights.
     """
     start_map: Annotated[tuple[str, ...], Option(flags=("--map",))] = ()
-    """With --from: NEW=OLD, a channel or class of DATASET and its name in that model; NEW= begins anew.
+    """With --from: NEW=OLD, a channel or class of DATASET and its name in that model; NEW= initializes it.
 
     Those of equal names continue each other without it.
     """

@@ -25,12 +25,14 @@ from voxelocity_observe.core.errors import ConfigError, InputError
 ROOT = CHECKOUT
 TABLES = {"loss.name": LOSSES, "optimizer.name": OPTIMIZERS, "network.name": NETWORKS}
 TWOS = [[2, 2, 2]]
+BASIC = {"class": "BasicUNet", "spatial_dims": 3, "features": [4, 4, 8, 8, 16, 4]}
 SMALL = {
     "unet": {"widths": [4, 8, 8], "strides": TWOS * 2},
     "segresnet": {"widths": [8, 16, 32], "strides": TWOS * 2},
     "dynunet": {"widths": [4, 8, 8], "strides": TWOS * 2},
     "swinunetr": {"widths": [12, 24, 48, 96, 192, 384], "strides": TWOS * 5},
     "dints": {"widths": [4, 8, 16], "strides": TWOS * 2, "paths": [[2, 0, 3, 0], [1, 4, 0, 5]]},
+    "foreign": {"widths": [4, 4, 8, 8, 16], "strides": TWOS * 4, "architecture": BASIC},
     "custom": {"widths": [4, 8], "strides": TWOS, "factory": "a:b"},
 }
 BUILT = [name for name, kind in NETWORKS.items() if kind.source != "user"]
@@ -126,8 +128,8 @@ def test_a_network_is_what_its_entry_says(name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_refuses_a_stem_paths_and_a_factory_that_it_does_not_read(name):
-    given = {"stem_stride": [2, 2, 2], "paths": SMALL["dints"]["paths"], "factory": "a:b"}
+def test_a_network_refuses_keys_of_other_networks(name):
+    given = {"stem_stride": [2, 2, 2], "paths": SMALL["dints"]["paths"], "factory": "a:b", "architecture": BASIC}
     for key, value in given.items():
         if key in NETWORKS[name].keys:
             NetworkConfig.parse({"name": name, **SMALL[name], key: value})

@@ -24,6 +24,7 @@ from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.open_session import RunContext, SessionPlan, open_session
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import StopRequest
+from voxelocity.training.start_choice import Beginning
 from voxelocity.training.validation_cost import ValidationCost, num_passes
 from voxelocity_observe.core.errors import InputError, InterruptedRunError, NonFiniteLossError
 from voxelocity_observe.core.events import read_events
@@ -769,7 +770,11 @@ def test_a_rank_that_was_not_there_before_continues_at_the_time_of_the_run(tiny_
 
     planned = voxelocity.plan(voxelocity.open(tiny_msd), overrides=tiny_plan, device="cpu", cache_folder=tmp_path)
     session_plan = SessionPlan(
-        planned=planned, saved=None, source_run=None, is_finished=False, skipped=frozenset(), timings={}
+        beginning=Beginning(planned=planned, source=None, losses={}),
+        saved=None,
+        is_finished=False,
+        skipped=frozenset(),
+        timings={},
     )
     context = RunContext(console=Console(quiet=True), clock=lambda: 50.0, stop=StopRequest())
     request = TrainRequest(out=tmp_path / "run", device="cpu")

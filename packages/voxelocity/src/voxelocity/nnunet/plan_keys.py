@@ -11,15 +11,15 @@ from pydantic import Field
 
 from voxelocity.core.region import Index3
 from voxelocity.infer.models.foreign_files import read_json
-from voxelocity.infer.models.nnunet_network import Architecture
 from voxelocity.infer.models.nnunet_plans import Configuration, Plans, inherited_keys, normalizations, parse_keys
 from voxelocity.infer.models.nnunet_prepare import Normalization
 from voxelocity.planning import SharedKeys
+from voxelocity.planning.foreign_source import MODES, intensity_keys
+from voxelocity.step.nnunet_network import Architecture
 from voxelocity_observe.core.errors import InputError
 
 _CONFIGURATION = "3d_fullres"
 _CURE = "train without --plans, or with nnU-Net itself"
-_MODES = {"CTNormalization": "window", "ZScoreNormalization": "zscore", "NoNormalization": "none"}
 
 
 class _TrainedConfiguration(Configuration):
@@ -68,19 +68,13 @@ def shared_keys(named: Path, *, num_channels: int, warn: Callable[[str], None]) 
 
 
 def _intensity(channels: Sequence[Normalization], where: str) -> dict[str, Any]:
-    first = channels[0]
-    if any(channel != first for channel in channels) or first.scheme not in _MODES:
+    if not (found := intensity_keys(channels)):
         schemes = ", ".join(channel.scheme for channel in channels)
         raise InputError(
-            f"train: {where} normalizes its channels by {schemes}; a training here has one of {', '.join(_MODES)} for "
+            f"train: {where} normalizes its channels by {schemes}; a training here has one of {', '.join(MODES)} for "
             f"all of them, with the same numbers; {_CURE}"
         )
-    found: dict[str, Any] = {"mode": _MODES[first.scheme]}
-    if first.scheme == "CTNormalization":
-        found |= {"low": first.low, "high": first.high, "mean": first.mean, "std": first.std}
-    elif first.scheme == "ZScoreNormalization":
-        found["nonzero_only"] = first.inside_only
-    return {f"data.prepare.intensity.{key}": value for key, value in found.items()}
+    return found
 
 
 def _network(

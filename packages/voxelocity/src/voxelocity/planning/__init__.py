@@ -3,7 +3,7 @@
 - `make` goes from cases to a plan; `machine` and `fingerprint` gather what rules may know, `facts` holds it.
 - `rules` are the rules in the order of a voxel's path; those with much to say have a module of their own:
   `patch_rule` (with `patch_fit`), `size_rule` (with `step_forecast` and `cards`), `precision_rule`,
-  `cache_rule`, `memory_rule`.
+  `cache_rule`, `memory_rule`, `start_rule` (with `foreign_source`): what a run takes from the model it starts from.
 - `step_timing` measures, `tuned` has what `voxelocity tune` found.
 - `config` is the settled plan. `memory_estimate` is `plan --memory`; `absent_classes` warns.
 """
@@ -11,6 +11,7 @@
 from voxelocity.core.requests.plan import DeviceChoice
 from voxelocity.planning.absent_classes import absent_classes, absent_from_plan
 from voxelocity.planning.config import PLACES, Plan, check_code, keys_of_record, steps_of_passes, without_places
+from voxelocity.planning.facts import Start
 from voxelocity.planning.machine import Machine, survey
 from voxelocity.planning.make import Planned, SharedKeys, make_plan, model_spec, plan_cases, read_overrides
 from voxelocity.planning.tuned import CHANGE_RESULTS, Tuned, keep_tuned, read_tuned, results_key, tuned_key
@@ -25,6 +26,7 @@ __all__ = [
     "Plan",
     "Planned",
     "SharedKeys",
+    "Start",
     "Tuned",
     "check_code",
     "keep_tuned",

@@ -8,11 +8,36 @@ from typing import Any
 
 from voxelocity.core.config import set_value
 from voxelocity.core.records import Choice, Measured
+from voxelocity.core.region import Index3
 from voxelocity.planning.config import steps_of_passes
 from voxelocity.planning.fingerprint import DatasetFingerprint
 from voxelocity.planning.machine import Machine
 from voxelocity.planning.step_forecast import Forecast
 from voxelocity.planning.step_timing import StepTimer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """The model that a run starts from, as its plan sees it.
+
+    Attributes:
+        name: as the user named it.
+        keys: that the plan may take over, by dotted key.
+        replaced: its other keys, in place of which the user has set some.
+        patch: what it was trained on, in voxels; None where the plan does not take over its network.
+        divisor: of its network; a patch must be a multiple of it.
+    """
+
+    name: str
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    replaced: Mapping[str, Any] = field(default_factory=dict)
+    patch: Index3 | None = None
+    divisor: Index3 | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why the plan has one of its keys."""
+        return f"taken from {self.name}, which this run starts from"
 
 
 @dataclass(kw_only=True)
@@ -28,6 +53,9 @@ class PlanFacts:
         kept: dotted keys taken over from elsewhere, which win over rules: what an unfinished run took from its machine,
             by measuring or from the memory that was free, or what a run must share with another.
         kept_reason: why they are.
+        kept_reasons: why some of them are, in place of that.
+        start: the model that the run starts from, whose keys are among those; None for new weights.
+        given_back: keys of that model that were left to the rules after all, and why.
         tuned: values by dotted key that were tuned on this machine; they win over rules.
         tuned_reasons: why each is taken. `tuned_measured` has the measurement behind it, if there is one.
         time_steps: measures how long a step takes; None where rules choose without measuring.
@@ -51,8 +79,11 @@ class PlanFacts:
     seed: int
     cache_folder: str
     overrides: Mapping[str, Any]
-    kept: Mapping[str, Any] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
     kept_reason: str = "as when the run began"
+    kept_reasons: dict[str, str] = field(default_factory=dict)
+    start: Start | None = None
+    given_back: dict[str, str] = field(default_factory=dict)
     tuned: Mapping[str, Any] = field(default_factory=dict)
     tuned_reasons: Mapping[str, str] = field(default_factory=dict)
     tuned_measured: Mapping[str, Measured | None] = field(default_factory=dict)
@@ -81,12 +112,15 @@ class PlanFacts:
         """Records the rule's choice for `key`, or the user's own value; returns the one that applies."""
         if key in self.overrides:
             chosen = self.overrides[key]
-            reason = "set by you" + ("" if chosen == value else f"; the rule would have chosen {_short(value)}")
+            reason = self.reason_of_user(key, chosen, value)
             value, measured = chosen, None
         elif key in self.kept:
-            value, reason, measured = self.kept[key], self.kept_reason, None
+            value, measured = self.kept[key], None
+            reason = self.kept_reasons.get(key, self.kept_reason)
         elif key in self.tuned:
             value, reason, measured = self.tuned[key], self.tuned_reasons[key], self.tuned_measured.get(key)
+        elif key in self.given_back:
+            reason += f"; {self.given_back[key]}"
         set_value(self.settled, key, value)
         self.choices.append(
             Choice(
@@ -99,6 +133,13 @@ class PlanFacts:
             )
         )
         return value
+
+    def reason_of_user(self, key: str, chosen: Any, otherwise: Any) -> str:
+        """Why a key has the user's value, and what it would have without it."""
+        theirs = {} if self.start is None else {**self.start.replaced, **self.start.keys}
+        if self.start is not None and theirs.get(key, chosen) != chosen:
+            return f"set by you; {self.start.name}, which this run starts from, has {_short(theirs[key])}"
+        return "set by you" + ("" if chosen == otherwise else f"; the rule would have chosen {_short(otherwise)}")
 
     def is_given(self, key: str) -> bool:
         """Whether the value of `key` does not come from a rule."""

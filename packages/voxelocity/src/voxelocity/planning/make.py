@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,13 +20,14 @@ from voxelocity.data.decode.notes import as_one_data_set
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.infer import CaseDivision, ModelSpec
 from voxelocity.planning.config import Measure, Plan
-from voxelocity.planning.facts import PlanFacts
+from voxelocity.planning.facts import PlanFacts, Start
 from voxelocity.planning.fingerprint import DatasetFingerprint, take_fingerprint
 from voxelocity.planning.machine import Machine, survey
 from voxelocity.planning.patch_rule import MEMORY_KEYS
 from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
 from voxelocity.planning.size_rule import budget_for
+from voxelocity.planning.start_rule import start_keys
 from voxelocity.planning.step_forecast import ENOUGH_STEPS, Forecast
 from voxelocity.planning.step_timing import CachedStepTimer
 from voxelocity.planning.tuned import CHANGE_RESULTS, find_tuned
@@ -64,6 +65,8 @@ class Planned:
     fold: Fold
     forecast: Forecast | None = None
     """What the run is expected to get done; None on a CPU."""
+    exposed: Mapping[str, str] = field(default_factory=dict)
+    """Held-out cases from which the model that the run starts from may have learned, and why."""
 
     def __repr__(self) -> str:
         """One line that says what would be trained."""
@@ -114,6 +117,7 @@ class Planned:
                     self.cases.labels[value]: list(members.values()) for value, members in self.cases.merged.items()
                 },
                 "channels": list(self.cases.channels),
+                **({"exposed": dict(self.exposed)} if self.exposed else {}),
             },
             "seed": self.plan.seed,
             "device": self.machine.device,
@@ -193,9 +197,14 @@ def make_plan(
 
 
 def plan_cases(
-    cases: Cases, request: PlanRequest, *, saved_plan: Plan | None = None, shared: SharedKeys | None = None
+    cases: Cases,
+    request: PlanRequest,
+    *,
+    saved_plan: Plan | None = None,
+    shared: SharedKeys | None = None,
+    start: Start | None = None,
 ) -> Planned:
-    """The plan for a request; see `make_plan`."""
+    """The plan for a request; see `make_plan`. Keys of `start`, the model that the run starts from, win over rules."""
     # Users type this in notebooks, where nothing checks types.
     if not isinstance(cases, Cases):
         raise ConfigError(f"plan: cases is {cases!r}; give what voxelocity.open(...) returns")
@@ -214,7 +223,9 @@ def plan_cases(
     )
     measure = chosen.get("planner.measure", _MEASURE)
     timer = CachedStepTimer(folder=folder / FOLDER_NAME, machine=machine, refresh=measure == "again")
-    kept = dict(shared.values) if shared else {}
+    kept, reasons = start_keys(start)
+    kept |= dict(shared.values) if shared else {}
+    reasons = {key: why for key, why in reasons.items() if shared is None or key not in shared.values}
     kept |= {} if saved_plan is None else _values_of_its_machine(saved_plan)
     facts = PlanFacts(
         data=fingerprint,
@@ -226,6 +237,8 @@ def plan_cases(
         overrides=chosen,
         kept=kept,
         kept_reason=shared.reason if shared and saved_plan is None else "as when the run began",
+        kept_reasons=reasons,
+        start=start,
         time_steps=None if measure == "never" else timer,
         measures_again=measure == "again",
         epochs=request.epochs or 0,
@@ -235,7 +248,7 @@ def plan_cases(
         facts = _apply_tuned(facts, folder / FOLDER_NAME, saved_plan)
     _warn_if_short(facts)
     _warn_if_mixed(facts)
-    _settle_without_rule(facts, {} if shared is None else shared.values)
+    _settle_without_rule(facts)
     plan = Plan.parse(facts.settled, where="plan")
     _check_step(plan, fingerprint, machine)
     return Planned(
@@ -261,16 +274,20 @@ def _check_step(plan: Plan, fingerprint: DatasetFingerprint, machine: Machine) -
         keep_float32(network, plan.precision.float32_layers)
 
 
-def _settle_without_rule(facts: PlanFacts, shared: Mapping[str, Any]) -> None:
-    """Settles what the user set or another run shares, where no rule decides."""
+def _settle_without_rule(facts: PlanFacts) -> None:
+    """Settles what the user set, or is taken over, where no rule decides."""
     ruled = {choice.key for choice in facts.choices}
     for key, value in facts.overrides.items():
         if key not in ruled:
-            facts.choices.append(Choice(key=key, value=value, reason="set by you"))
+            facts.choices.append(Choice(key=key, value=value, reason=facts.reason_of_user(key, value, value)))
             set_value(facts.settled, key, value)
-    for key, value in shared.items():
-        if key not in ruled and key not in facts.overrides:
-            set_value(facts.settled, key, value)
+    for key, value in facts.kept.items():
+        if key in ruled or key in facts.overrides:
+            continue
+        # An architecture is a page long, and what is empty says nothing.
+        if key in facts.kept_reasons and value and key != "network.architecture":
+            facts.choices.append(Choice(key=key, value=value, reason=facts.kept_reasons[key]))
+        set_value(facts.settled, key, value)
 
 
 def _warn_if_mixed(facts: PlanFacts) -> None:

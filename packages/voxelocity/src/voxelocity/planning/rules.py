@@ -13,10 +13,11 @@ from voxelocity.core.laterality import find_sides, swapped_classes
 from voxelocity.data.augment import EFFECTS
 from voxelocity.planning.cache_rule import prepared_bytes, resident_bytes, settle_cache, settle_device_cache
 from voxelocity.planning.facts import PlanFacts
-from voxelocity.planning.patch_fit import Vector, coarsen
+from voxelocity.planning.patch_fit import coarsen
 from voxelocity.planning.patch_rule import CPU_PATCH_VOXELS, settle_patch_and_network, windows_at_once
 from voxelocity.planning.precision_rule import planned_compute, settle_precision
 from voxelocity.planning.size_rule import LONG_BUDGET_S, MOST_BATCH, is_to_target, planned_spacing, sized_s, step_size
+from voxelocity.planning.start_rule import rate_reason, settle_spacing, settle_start, settle_start_patch, spacing_text
 from voxelocity.planning.step_forecast import ENOUGH_STEPS
 from voxelocity.step import LOSSES, OPTIMIZERS, OptimizerConfig
 from voxelocity_observe.core.errors import ConfigError
@@ -49,9 +50,9 @@ def settle_orientation_and_spacing(facts: PlanFacts) -> None:
         np.array(s) for s in (facts.data.spacing_mm.low, facts.data.spacing_mm.median, facts.data.spacing_mm.high)
     )
     if np.allclose(low, high, rtol=1e-3):
-        reason = f"every case has a spacing of {_mm(median)}; nothing is resampled"
+        reason = f"every case has a spacing of {spacing_text(median)}; nothing is resampled"
     else:
-        reason = f"median of the spacings {_mm(low)} to {_mm(high)}"
+        reason = f"median of the spacings {spacing_text(low)} to {spacing_text(high)}"
     spacing = median
     shape = np.array(facts.data.extent_mm.median) / spacing
     if facts.machine.device == "cpu":
@@ -68,7 +69,7 @@ def settle_orientation_and_spacing(facts: PlanFacts) -> None:
         if facts.machine.device != "cpu" and size.has_stem:
             reason += f", of which {ENOUGH_STEPS} steps in {sized_s(facts):.0f} s see too little"
     rounded = [round(float(s), 3) for s in spacing]
-    facts.settle("data.prepare.spacing_mm", rounded, reason)
+    settle_spacing(facts, rounded, reason)
 
 
 def settle_intensity(facts: PlanFacts) -> None:
@@ -232,7 +233,7 @@ def settle_optimizer(facts: PlanFacts) -> None:
     if kind.planned_momentum is not None:
         facts.settle("optimizer.momentum", *kind.planned_momentum)
     rate, why = kind.planned_rate
-    facts.settle("optimizer.learning_rate", rate * factor, why + scaled)
+    facts.settle("optimizer.learning_rate", rate * factor, why + scaled + rate_reason(facts))
     clip_norm = OptimizerConfig.model_fields["clip_norm"].default
     facts.settle("optimizer.clip_norm", clip_norm, "longer gradients are scaled down to this norm, as in nnU-Net")
     facts.settle("optimizer.weight_decay", 2e-2, "applies to convolutions only, not to biases and norms")
@@ -378,10 +379,12 @@ def settle_window(facts: PlanFacts) -> None:
 
 
 RULES = (
+    settle_start,
     settle_orientation_and_spacing,
     settle_intensity,
     settle_crop_and_dtype,
     settle_cache,
+    settle_start_patch,
     settle_patch_and_network,
     settle_device_cache,
     settle_feed,
@@ -393,7 +396,3 @@ RULES = (
     settle_precision,
     settle_window,
 )
-
-
-def _mm(values: Vector) -> str:
-    return " x ".join(f"{v:.3g}" for v in values) + " mm"

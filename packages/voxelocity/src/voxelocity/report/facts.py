@@ -273,6 +273,7 @@ def _dataset(values: Mapping[str, Any]) -> DatasetFacts:
         fields[key] = tuple(str(name) for name in fields.get(key) or ())
     for key in ("regions", "merged"):
         fields[key] = dict(fields.get(key) or {})
+    fields["exposed"] = {str(name): str(why) for name, why in dict(fields.get("exposed") or {}).items()}
     fields["name"] = str(fields.get("name") or "data set")
     for key in ("num_cases", "num_training", "num_validation"):
         fields[key] = int(fields.get(key) or 0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from voxelocity.core.records import CaseScore
 from voxelocity.report.columns import CLASS_COLUMNS, help_text, worst_first
 from voxelocity.report.differences import factor_table
 from voxelocity.report.labeled import LabeledRun, label_run
@@ -64,6 +66,10 @@ from voxelocity_observe.document.settings import machine_table
 _NOT_HELD_OUT = (
     "Not held out: the network was judged on the cases it was trained on (fold = all). "
     "These scores do not show how well it does on new scans."
+)
+_EXPOSED = (
+    "Marked with *: the model that this run started from may have learned from {count} ({why}). If so, their scores, "
+    "and the means over them, are too high."
 )
 _NO_VALIDATION = (
     "There is no curve of the Dice, because this run was not validated on the way. A first Dice comes after a fifth of "
@@ -152,6 +158,9 @@ def _plan(run: RunFacts) -> list[Block]:
 
 def _notices(run: RunFacts) -> list[str]:
     notices = [] if run.dataset.held_out else [_NOT_HELD_OUT]
+    if exposed := run.dataset.exposed:
+        reasons = "; ".join(dict.fromkeys(exposed.values()))
+        notices.append(_EXPOSED.format(count=count_text(len(exposed), "held-out case"), why=reasons))
     if run.unlearned:
         notices.insert(0, _UNLEARNED)
     if run.status == "unfinished":
@@ -247,6 +256,12 @@ def _slices(run: RunFacts) -> list[Block]:
     return [slices_block(run.slices, dict(enumerate(run.dataset.classes)))] if run.slices else []
 
 
+def _marked(run: RunFacts) -> list[CaseScore]:
+    """The scores, with a mark at the cases that the model which the run started from may have seen."""
+    exposed = run.dataset.exposed
+    return [replace(score, case_id=f"{score.case_id} *") if score.case_id in exposed else score for score in run.scores]
+
+
 def _scores(run: RunFacts) -> list[Block]:
     if not run.scores:
         return []
@@ -259,7 +274,7 @@ def _scores(run: RunFacts) -> list[Block]:
         Text(text=_ABOUT_SCORES, is_hint=True),
         *about_kept,
         class_table(run.scores),
-        *case_blocks(run.scores),
+        *case_blocks(_marked(run)),
     ]
 
 

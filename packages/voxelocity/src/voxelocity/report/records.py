@@ -21,7 +21,8 @@ class DatasetFacts:
     """The data set of a run. `classes` begins with the background; `held_out` is False where cases were trained on.
 
     Overlapping classes have their names in `regions`, with the values of each; classes that stand for several of the
-    data set have them in `merged`, with the names of these.
+    data set have them in `merged`, with the names of these. `exposed` has the held-out cases that the model which the
+    run started from may have learned from, and why.
     """
 
     name: str
@@ -36,6 +37,7 @@ class DatasetFacts:
     channels: tuple[str, ...] = ()
     regions: Mapping[str, Sequence[int]] = field(default_factory=dict)
     merged: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    exposed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

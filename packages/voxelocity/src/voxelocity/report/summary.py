@@ -73,7 +73,8 @@ def judged_text(run: RunFacts) -> str:
     count, planned = len(run.scores) or run.dataset.num_validation, run.dataset.num_validation
     part = f"{count:,} of " if count < planned else ""
     noun = "held-out case" if run.dataset.held_out else "case"
-    return f"{part}{count_text(max(count, planned), noun)}{'' if run.dataset.held_out else ' trained on'}"
+    marked = f", {len(run.dataset.exposed)} of them marked" if run.dataset.exposed else ""
+    return f"{part}{count_text(max(count, planned), noun)}{'' if run.dataset.held_out else ' trained on'}{marked}"
 
 
 def mean_dice(run: RunFacts) -> float | None:

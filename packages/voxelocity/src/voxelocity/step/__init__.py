@@ -2,7 +2,8 @@
 
 - `training_step`: forward, loss, backward, optimizer, average. `graph`: the whole of it as one CUDA graph.
 - `loss_table`, `optimizer_table`, `network_table`: what a plan may name, one entry each, with its settings.
-- `network` with `network_config`: a network built; `dynunet` and `unet` are ours, `dints` is MONAI's.
+- `network` with `network_config`: a network built; `dynunet` and `unet` are ours, `dints` is MONAI's, and
+  `foreign_networks` (`nnunet_network`) are those that other toolkits describe. `frozen`: weights held for a while.
 - `loss`: a loss built. `optimizer`, `own_optimizers`: learning rate, state of an optimizer, Muon and NovoGrad.
 - `precision` with `precision_config`: number formats, memory format, switches.
 - `fused`: which kernels may be used; `fused_norm` and `triton_norm`, `fused_loss` and `triton_loss`; `triton_math`

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 
@@ -43,8 +44,10 @@ def possible_launches(
         return []
     dtype, found = compute_dtype(precision), []
     if backend.fused_norm and precision.channels_last and NETWORKS[network.name].has_own_norms:
-        blank = build_blank(network, num_channels=num_channels, num_classes=loss.num_classes)
-        found += fused_norm.possible_launches(blank, dtype)
+        # One of another toolkit may read values while it is built; its kernels are compiled with the first step.
+        with contextlib.suppress(*((RuntimeError,) if network.name == "foreign" else ())):
+            blank = build_blank(network, num_channels=num_channels, num_classes=loss.num_classes)
+            found += fused_norm.possible_launches(blank, dtype)
     if backend.fused_loss and fused_loss.has_kernels(loss.config) and loss.num_classes <= MAX_BYTE_CLASSES:
         for shape in patch_shapes:
             found += fused_loss.possible_launches(loss, dtype, num_voxels=math.prod(shape), is_shared=is_shared)

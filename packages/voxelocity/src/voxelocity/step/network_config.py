@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,7 +13,11 @@ from voxelocity.step.network_table import NETWORKS, NetworkName
 
 Norm = Literal["instance", "batch"]
 
-_KEYS_OF_FEW = {"stem_stride": "has a stem", "paths": "has paths"}
+_KEYS_OF_FEW = {
+    "stem_stride": "has a stem",
+    "paths": "has paths",
+    "architecture": "is described by an architecture",
+}
 """Keys that a network refuses unless it reads them, and what networks with the key have."""
 
 
@@ -21,7 +26,7 @@ class NetworkConfig(Config):
 
     name: NetworkName
     """A row of `NETWORKS`, which docs/plan.md shows: UNet, SegResNet, SwinUNETR and DiNTS as in MONAI; DynUNet, the
-    network of nnU-Net; or your own, built by `factory`."""
+    network of nnU-Net; one of another toolkit, described by `architecture`; or your own, built by `factory`."""
     factory: str = ""
     """custom: the function or class that builds the network, as package.module:name. It is called with num_channels and
     num_classes; the module it returns maps images (b, num_channels, x, y, z) to logits (b, num_classes, x, y, z)."""
@@ -36,6 +41,9 @@ class NetworkConfig(Config):
     paths: tuple[tuple[Annotated[int, Field(ge=0, le=5)], ...], ...] = ()
     """DiNTS: the architecture that a search found, one row per block, one number per path in MONAI's order: 0 for a
     path that is left out, else 1 + its operation."""
+    architecture: Mapping[str, Any] = {}
+    """foreign: the network as the plans of nnU-Net or a MONAI bundle describe it: its class, and its arguments as plain
+    values. Taken from the model that a run starts from."""
     norm: Norm = "instance"
     """Normalization after each convolution."""
     num_res_units: int = Field(default=0, ge=0, le=4)

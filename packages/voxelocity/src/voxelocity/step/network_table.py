@@ -1,7 +1,7 @@
 """The networks by name: who defines each, how it is built, which keys it reads, what the rules know of it.
 
-Importing it imports no torch; a network's classes are imported when it is built. Only this module and `dints` know the
-arguments of MONAI's constructors.
+Importing it imports no torch; a network's classes are imported when it is built. Only this module, `dints` and
+`foreign_networks` know the arguments of MONAI's constructors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from voxelocity.core.config import find_factory
 from voxelocity.core.region import Index3
-from voxelocity.step import dints
+from voxelocity.step import dints, foreign_networks
 from voxelocity_observe.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from voxelocity.step.network_config import NetworkConfig
 
-NetworkName = Literal["unet", "segresnet", "dynunet", "swinunetr", "dints", "custom"]
+NetworkName = Literal["unet", "segresnet", "dynunet", "swinunetr", "dints", "foreign", "custom"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +249,17 @@ NETWORKS: Mapping[NetworkName, NetworkKind] = {
         build=dints.build,
         why_not=dints.why_not,
         kept_share=2.0,
+    ),
+    "foreign": NetworkKind(
+        title="a network of another toolkit",
+        words="a network that nnU-Net's plans or a MONAI bundle describe, to start from its weights",
+        paper="its toolkit",
+        source="monai",
+        keys=("architecture",),
+        build=foreign_networks.build,
+        why_not=foreign_networks.why_not,
+        kept_share=2.0,
+        has_own_norms=True,
     ),
     "custom": NetworkKind(
         title="a network of your own",

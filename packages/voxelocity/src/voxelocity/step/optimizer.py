@@ -26,6 +26,9 @@ class ScheduleConfig(Config):
     """How it falls afterwards."""
     poly_power: float = Field(default=0.9, gt=0.0)
     """Exponent of the poly decay (0.9 as in nnU-Net)."""
+    frozen_share: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of the run in which the way down of the network keeps the weights of the model that the run starts from,
+    while the rest begins to learn; 0 trains all weights throughout."""
 
 
 def learning_rate_at(progress: float, *, peak: float, config: ScheduleConfig) -> float:
@@ -75,8 +78,8 @@ def build_optimizer(
 def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
     """Begins the momentum of torch's SGD with zeros, which give the same first step; does nothing for others.
 
-    Where the first step is left out because float16 overflowed, torch's fused SGD keeps momentum that it never set:
-    whatever the memory held.
+    torch's fused SGD refuses weights with momentum next to others without, which were held until now. And where the
+    first step is left out because float16 overflowed, it keeps momentum that it never set: whatever the memory held.
     """
     if not isinstance(optimizer, torch.optim.SGD):
         return

@@ -12,6 +12,7 @@ import torch
 from voxelocity.core.batch import Batch
 from voxelocity.parallel import ALONE, Sharding, World, shard
 from voxelocity.step.dropout import Dropout
+from voxelocity.step.frozen import Frozen
 from voxelocity.step.full_memory import in_pieces, not_divisible, too_large, too_small
 from voxelocity.step.graph import StepNumbers, StepWork, open_graphs
 from voxelocity.step.loss import Loss
@@ -44,6 +45,7 @@ class TrainingStep:
     Attributes:
         network: in training mode, on `device`; of a `Sharding`, what this rank trains of it.
         precision: of the step.
+        frozen: weights that steps may leave unchanged for a while; `release_graphs` after a change.
 
     Args:
         network: to train; as a `Sharding` if not every rank has a copy.
@@ -97,9 +99,10 @@ class TrainingStep:
             # Never makes a step: it says how the whole state is arranged.
             self._whole_optimizer = build_optimizer(optimizer, self._blank.parameters())
             self._optimizer = build_optimizer(optimizer, self._blank.parameters(), sharding=network)
-        self._scaler = self._make_scaler()
+        self._scaler = loss_scaler(self._precision, self.device)
         self._average = RunningAverage(self.network, optimizer.average_decay) if optimizer.average_decay else None
         self._num_pieces = 1
+        self.frozen = Frozen(network, skips_gradients=network.is_plain and world.is_alone)
 
     @property
     def takes_shares(self) -> bool:
@@ -201,12 +204,9 @@ class TrainingStep:
     def _follow(self, average: RunningAverage) -> None:
         average.follow(self.network, average.next_weight() if self._numbers is None else self._numbers.average_weight)
 
-    def _make_scaler(self) -> torch.amp.GradScaler:
-        return loss_scaler(self._precision, self.device)
-
     def _renew_scaler(self) -> None:
         """The scaler knows on the host which of its calls a step has made, and a failed recording may have made any."""
-        before, self._scaler = self._scaler.state_dict(), self._make_scaler()
+        before, self._scaler = self._scaler.state_dict(), loss_scaler(self._precision, self.device)
         self._scaler.load_state_dict(before)
 
     def _count(self) -> None:
@@ -328,9 +328,9 @@ class TrainingStep:
         """Updates the weights by their gradients. It cannot be retried: some weights may have changed already."""
         try:
             self._sharding.take_gradients()
+            self.frozen.drop_gradients()
             self._scaler.unscale_(self._optimizer)
-            if self._scaler.is_enabled():
-                begin_momentum(self._optimizer)
+            begin_momentum(self._optimizer)
             self._sharding.clip(self._config.clip_norm)
             self._scaler.step(self._optimizer)
             self._scaler.update(self._fixed_scale)

@@ -1,8 +1,9 @@
 """The main use case: plan, cache, train, validate, report, resume.
 
 - `entry`: `train` and the run, top to bottom. `folds`: several of them with one plan, pooled.
-- `resume`, `source_run`, `open_session`, `session`: what a command may continue, which run's weights it starts from,
-  what it begins with on this rank, and what all parts of it use.
+- `resume`, `open_session`, `session`: what a command may continue, what it begins with on this rank, and what all parts
+  of it use. `source_model`, `transfer`, `start_choice`, `exposure`: the model that a run starts from, weights taken
+  over, the best of several, and the cases that it may have seen.
 - `caching`, `ahead`, `building`: cases prepared and kernels compiled before training; cases prepared without one.
 - `train_steps`, `loop`, `readings`, `budget`: steps until the budget is spent; losses read late, the split of a step.
   `broken_step`: what is said of one that was not finite.

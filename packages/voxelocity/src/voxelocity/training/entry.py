@@ -205,10 +205,8 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     set_backend(plan.backend, session.device)
     network = build_network(plan.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=plan.seed)
     keep_float32(network, plan.precision.float32_layers)
-    if session.source_run is not None and checkpoints.latest_step() == 0:
-        session.source_run.copy_into(
-            network, class_names=spec.class_names, channels=spec.channels, regions=tuple(spec.regions), say=session.warn
-        )
+    if session.source is not None and checkpoints.latest_step() == 0:
+        session.source.take_over(network, plan.network, spec)
     sharding = shard_network(session, network)
     # A pipeline has whole batches, and a world of one as well.
     adds_up = sharding.takes_shares and not session.world.is_alone
@@ -292,7 +290,7 @@ def _write_results(session: Session, state: LoopState, final: FinalScores, pictu
     with session.stage("report"):
         save_keep_largest(folder.path, list(final.keep_largest))
         log.write("keep_largest", classes=final.keep_largest)
-        folder.write_scores(scores, unlearned=short)
+        folder.write_scores(scores, unlearned=short, exposed=session.exposed)
         pictures.save(folder.slices)
     mean_dice = None if short else summarize(scores).mean_dice
     # The event ends the run, so everything that `voxelocity report` cannot make again is written before it.

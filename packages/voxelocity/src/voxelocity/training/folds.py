@@ -24,7 +24,8 @@ from voxelocity.training.open_session import RunContext
 from voxelocity.training.resume import SavedRun, check_data, check_options, other_path
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import StopRequest
-from voxelocity.training.source_run import check_source_run, source_run_of_fold
+from voxelocity.training.source_model import source_of_fold
+from voxelocity.training.start_choice import check_source
 from voxelocity_observe.core.clock import system_clock
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.errors import (
@@ -166,7 +167,7 @@ def _of_fold(request: TrainRequest, fold: int, folder: RunFolder, *, is_begun: b
         folds=None,
         resume=is_begun,
         overwrite=request.overwrite and not is_begun,
-        start_from=source_run_of_fold(request.start_from, fold),
+        start_from=tuple(source_of_fold(path, fold) for path in request.start_from),
     )
 
 
@@ -196,7 +197,7 @@ def _check_begun(folder: RunFolder, cases: Cases, request: TrainRequest) -> None
     """
     saved = SavedRun.read(folder.record)
     check_data(folder, saved, cases)
-    check_source_run(request.start_from, saved, out=folder.path)
+    check_source(request.start_from, saved, out=folder.path)
     check_options(folder, saved, request)
 
 

@@ -173,6 +173,8 @@ class Loop:
 
     def _one_step(self, window: Window, progress: float) -> None:
         self._epochs.at(self.feed.epoch_of(self.state.step))
+        if self.training.frozen.turn(progress < self.plan.schedule.frozen_share):
+            self.training.release_graphs()
         window.learning_rate = learning_rate_at(
             progress, peak=self.plan.optimizer.learning_rate, config=self.plan.schedule
         )

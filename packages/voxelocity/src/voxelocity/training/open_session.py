@@ -16,13 +16,15 @@ from rich.console import Console
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.config import AUTO
-from voxelocity.core.requests.plan import plan_request
+from voxelocity.core.requests.plan import PlanRequest, plan_request
 from voxelocity.core.requests.train import MoreTime, TrainRequest
+from voxelocity.data.pipeline import declare_channels
 from voxelocity.parallel import World, launcher_job
 from voxelocity.planning import Planned, SharedKeys, check_code, plan_cases
 from voxelocity.planning.machine import survey
 from voxelocity.report import plan_summary, plan_table
 from voxelocity.training.caching import SKIPPED
+from voxelocity.training.exposure import exposure_text, find_exposed
 from voxelocity.training.resume import (
     SavedRun,
     check_data,
@@ -33,9 +35,9 @@ from voxelocity.training.resume import (
     run_to_resume,
     saved_run_record,
 )
-from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.run_folder import EXPOSED, RunFolder
 from voxelocity.training.session import Session, StopRequest
-from voxelocity.training.source_run import SourceRun, check_held_out, open_source_run
+from voxelocity.training.start_choice import KEY, Beginning, begin_from, choose_start, open_sources
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.credentials import without_credentials
@@ -81,22 +83,24 @@ class SessionPlan:
     """What a run begins or continues with.
 
     Attributes:
-        planned: its plan.
+        beginning: its plan, and the model that it starts from.
         saved: as the run in the folder was started; None for a new one.
-        source_run: the finished run that it starts from.
         is_finished: only its final validation is repeated.
         skipped: ids of cases that earlier sessions left out.
         timings: seconds by stage up to now.
         taken_s: seconds that it took before it got more time; 0 if it did not.
     """
 
-    planned: Planned
+    beginning: Beginning
     saved: SavedRun | None
-    source_run: SourceRun | None
     is_finished: bool
     skipped: frozenset[str]
     timings: Mapping[str, float]
     taken_s: float = 0.0
+
+    @property
+    def planned(self) -> Planned:
+        return self.beginning.planned
 
 
 def plan_session(cases: Cases, request: TrainRequest, context: RunContext, *, began_s: float) -> SessionPlan:
@@ -120,24 +124,67 @@ def plan_session(cases: Cases, request: TrainRequest, context: RunContext, *, be
         check_options(folder, saved, request)
         keys = resumed_keys(saved, request.overrides, where=str(folder.record))
         wanted = replace(wanted, fold=saved.fold, time_budget_s=AUTO, seed=AUTO, epochs=None, overrides=keys)
-    source_run = open_source_run(request.start_from, saved, overrides=wanted.overrides, folder=folder)
-    if source_run is not None and saved is None:
-        check_held_out(source_run, cases, 0 if wanted.fold == AUTO else wanted.fold)
-    planned = plan_cases(
-        cases,
-        replace(wanted, skip_broken=request.skip_broken or bool(skipped)),
-        saved_plan=None if saved is None else saved.plan,
-        shared=context.shared if source_run is None else source_run.shared_keys(cases, context.shared),
-    )
+    wanted = replace(wanted, skip_broken=request.skip_broken or bool(skipped))
+    beginning = _begin(cases, request, wanted, saved, folder, shared=context.shared)
     if saved is not None:
-        check_plan(folder, saved, planned)
-    _check_ranks(planned)
+        check_plan(folder, saved, beginning.planned)
+    _check_ranks(beginning.planned)
     folder.open()
     timings = {"start": planning_began_s - began_s, "plan": context.clock() - planning_began_s}
     return SessionPlan(
-        planned=planned, saved=saved, source_run=source_run, is_finished=is_finished, taken_s=taken_s, skipped=skipped,
-        timings=timings,
-    )  # fmt: skip
+        beginning=beginning, saved=saved, is_finished=is_finished, taken_s=taken_s, skipped=skipped, timings=timings
+    )
+
+
+def _begin(
+    cases: Cases,
+    request: TrainRequest,
+    wanted: PlanRequest,
+    saved: SavedRun | None,
+    folder: RunFolder,
+    *,
+    shared: SharedKeys | None,
+) -> Beginning:
+    """The plan of the run and the model that it starts from; of several models, the one that starts best.
+
+    Args:
+        cases: of the run.
+        request: of the command.
+        wanted: of the plan.
+        saved: the run that is resumed.
+        folder: of the run.
+        shared: keys of another run.
+
+    Raises:
+        InputError: a model cannot be a start, or has certainly learned from a case that would judge it.
+        ConfigError: weights are to be held that no model has trained.
+    """
+    fold = 0 if wanted.fold == AUTO else wanted.fold
+    sources = open_sources(request, saved, overrides=wanted.overrides, fold=fold, folder=folder)
+    kept = None if saved is None else saved.dataset.get("exposed")
+    exposed = {str(name): str(why) for name, why in kept.items()} if isinstance(kept, Mapping) else {}
+    candidates = []
+    for source in sources or [None]:
+        if source is not None and saved is None:
+            exposed = find_exposed(source, cases, fold)
+        start = None
+        if source is not None:
+            start = source.start(wanted.overrides, num_channels=declare_channels(cases).num_channels)
+        planned = plan_cases(
+            cases, wanted, saved_plan=None if saved is None else saved.plan, shared=shared, start=start
+        )
+        candidates.append((source, replace(planned, exposed=exposed if source or saved else {})))
+    if len(candidates) > 1:
+        return choose_start(candidates)
+    source, planned = candidates[0]
+    if saved is not None:
+        return Beginning(planned=planned, source=source, losses={})
+    if source is None and planned.plan.schedule.frozen_share:
+        raise ConfigError(
+            f"train: schedule.frozen_share={planned.plan.schedule.frozen_share:g} would hold random weights; name a "
+            "model to start from with --from, or leave it out"
+        )
+    return begin_from(source, planned)
 
 
 def _check_ranks(planned: Planned) -> None:
@@ -223,7 +270,7 @@ def open_session(
                 console=console,
                 clock=clock,
                 stop=stop,
-                source_run=session_plan.source_run,
+                source=session_plan.beginning.source,
                 world=world,
             )
             with _announce_session(
@@ -233,7 +280,8 @@ def open_session(
                 began_s=began_s,
                 timings=session_plan.timings,
             ):
-                for text in filter(None, (notice, _more_time_text(session, session_plan.taken_s))):
+                more_time = _more_time_text(session, session_plan.taken_s)
+                for text in filter(None, (notice, more_time, _log_start(session, session_plan))):
                     session.warn(text)
                 if saved is not None and saved.device not in ("", planned.machine.device):
                     session.warn(
@@ -268,8 +316,8 @@ def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite:
     begin: dict[str, Any] = {"command": typed_command(sys.argv)}
     if job := launcher_job():
         begin["job"] = job
-    if session_plan.source_run is not None:
-        begin["start"] = session_plan.source_run.to_plain()
+    if start := session_plan.beginning.to_plain():
+        begin["start"] = start
     folder.write_record({**begin, **saved_run_record(session_plan.planned)})
 
 
@@ -283,6 +331,18 @@ def typed_command(argv: Sequence[str]) -> str:
         return shlex.quote(os.path.basename(os.environ.get("JPY_SESSION_NAME", "notebook.ipynb")))
     name = "voxelocity" if Path(program).parts[-2:] == ("voxelocity", "__main__.py") else program
     return shlex.join(without_credentials([name, *arguments]))
+
+
+def _log_start(session: Session, session_plan: SessionPlan) -> str:
+    """Logs what a new run starts from; what its page must say of its scores, "" if they are as good as others."""
+    choice = next((choice for choice in session.planned.choices if choice.key == KEY), None)
+    if session_plan.saved is not None or choice is None:
+        return ""
+    kept = session_plan.beginning.to_plain() | {EXPOSED: dict(session.exposed)}
+    session.log.write("start", **kept, why=choice.reason)
+    session.console.print(f"starting from {choice.value}: {choice.reason}", highlight=False, soft_wrap=True)
+    split = session.planned.cases.split(session.planned.fold)
+    return exposure_text(str(choice.value), session.exposed, len(split.validation))
 
 
 def _more_time_text(session: Session, taken_s: float) -> str:

@@ -92,7 +92,7 @@ class SlicePictures:
 def unlearned_text(session: Session, step: int) -> str:
     """Why a training of this many steps is too short to be scored; "" where it is not.
 
-    A training that began with the weights of a finished run needs a single step, if that one was not too short itself.
+    A training that began with trained weights needs a single step, if theirs was not too short itself.
     """
     plan, planned = session.plan, session.planned
     steps_of_a_pass = (
@@ -100,8 +100,8 @@ def unlearned_text(session: Session, step: int) -> str:
     )
     source = SavedRun.read(session.folder.record).source.get("folder")
     is_trained = isinstance(source, str) and bool(source)
-    if session.source_run is not None:
-        is_trained = not read_mark(session.source_run.folder / session.folder.scores.name)
+    if session.source is not None:
+        is_trained = not read_mark(session.source.folder / session.folder.scores.name)
     return unlearned(step, steps_of_a_pass=steps_of_a_pass, started_from=str(source) if is_trained else "")
 
 

@@ -44,7 +44,8 @@ class SavedRun:
         device: where it was trained; "" if that was not stored.
         dataset: path, channels, classes and labels of the data set.
         case_ids: ids of the cases for "training" and for "validation"; empty for runs that did not store them.
-        source: "folder" and "weights_sha256" of the run that it was started from; empty for new weights.
+        source: "folder" and "weights_sha256" of the model that it was started from, with its "mapping" of names and the
+            losses of all that were "tried"; empty for new weights.
     """
 
     plan: Plan

@@ -37,6 +37,8 @@ _TRACKED = (
     "tracking/*",
     *(f"tracking/{folder}" for tracker in TRACKERS.values() for folder in tracker.folders),
 )
+EXPOSED = "start_may_have_learned_from_it"
+"""The key of a case in `scores.json` whose score may be too high for this reason; also of the event `start`."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -193,11 +195,22 @@ class RunFolder:
         """Writes `run.yaml`."""
         put_in_place(self.record, yaml_text(record).encode())
 
-    def write_scores(self, scores: Iterable[CaseScore], *, unlearned: str = "") -> None:
-        """Writes `scores.json`; `unlearned` says why the training is too short to be scored, if it is."""
+    def write_scores(
+        self, scores: Iterable[CaseScore], *, unlearned: str = "", exposed: Mapping[str, str] | None = None
+    ) -> None:
+        """Writes `scores.json`.
+
+        Args:
+            scores: of the cases.
+            unlearned: why the training is too short to be scored, if it is.
+            exposed: ids of cases that the model which the run started from may have learned from, and why.
+        """
+        marks = exposed or {}
         record = {
             "nsd_tolerance_mm": NSD_TOLERANCE_MM,
             UNLEARNED: unlearned,
-            "cases": [asdict(score) for score in scores],
+            "cases": [
+                asdict(score) | ({EXPOSED: marks[score.case_id]} if score.case_id in marks else {}) for score in scores
+            ],
         }
         put_in_place(self.scores, (json.dumps(record, indent=1) + "\n").encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -17,7 +17,7 @@ from voxelocity.parallel import ALONE, World
 from voxelocity.planning import Planned, model_spec
 from voxelocity.report import read_run, render_page
 from voxelocity.training.run_folder import RunFolder
-from voxelocity.training.source_run import SourceRun
+from voxelocity.training.source_model import SourceModel
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.credentials import hide_credentials
 from voxelocity_observe.core.errors import InterruptedRunError, OutputError
@@ -98,15 +98,20 @@ class Session:
     console: Console
     clock: Clock
     stop: StopRequest
-    source_run: SourceRun | None = None
+    source: SourceModel | None = None
     world: World = ALONE
 
     def __post_init__(self) -> None:
         self.plan = self.planned.plan
         self.spec = model_spec(self.planned)
-        before = self.source_run.spec.division if self.source_run else None
-        if before is not None and self.spec.division is not None:
-            self.spec = self.spec.model_copy(update={"division": self.spec.division.joined(before)})
+        # Cases from which the model that the run starts from may have learned, and why.
+        self.exposed: Mapping[str, str] = self.planned.exposed
+        division, before = self.spec.division, self.source.spec.division if self.source else None
+        if division is not None and (before is not None or self.exposed):
+            division = division if before is None else division.joined(before)
+            held_out = {case_id: size for case_id, size in division.held_out.items() if case_id not in self.exposed}
+            division = division.model_copy(update={"held_out": held_out})
+            self.spec = self.spec.model_copy(update={"division": division})
         self.device = self.planned.machine.torch_device
         self.num_threads = self.planned.machine.num_cpus
 

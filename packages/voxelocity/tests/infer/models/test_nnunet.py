@@ -11,7 +11,7 @@ import torch
 
 from voxelocity.core.volume import Grid, Volume
 from voxelocity.infer import Predictor, open_model
-from voxelocity.infer.models.nnunet_network import Architecture, PlannedUNet
+from voxelocity.step.nnunet_network import Architecture, PlannedUNet
 from voxelocity_observe.core.errors import InputError
 
 CPU = torch.device("cpu")

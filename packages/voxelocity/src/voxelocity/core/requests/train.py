@@ -68,10 +68,16 @@ class TrainRequest(PlanKeys):
 
     With a time budget, the run ends at whichever comes first.
     """
-    start_from: Annotated[Path | None, Option(flags=("--from",))] = None
-    """Fine-tune: start from the weights of this finished run, with its network.
+    start_from: Annotated[tuple[Path, ...], Option(flags=("--from",))] = ()
+    """Fine-tune: start from the weights of this model: a run, nnU-Net's results, or a MONAI bundle.
 
-    Its spacing and windows are taken over too.
+    Its network is taken over, and its spacing, patch and intensities where that keeps what it knows. Of several, the
+    one starts that a few steps improve most; `scratch` among them stands for new weights.
+    """
+    start_map: Annotated[tuple[str, ...], Option(flags=("--map",))] = ()
+    """With --from: NEW=OLD, a channel or class of DATASET and its name in that model; NEW= initializes it.
+
+    Those of equal names continue each other without it.
     """
     resume: Annotated[bool, Option()] = False
     """Continue a run with its own plan: --resume RUN, or with DATASET and --out as it began.
@@ -90,6 +96,10 @@ class TrainRequest(PlanKeys):
     log: Annotated[tuple[str, ...], Option()] = ()
     """Trackers that also get the run (`voxelocity_observe.sinks.TRACKERS`), with their address behind a colon."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "start_from", self.start_from or ())
+        super().__post_init__()
+
     def _check(self) -> None:
         super()._check()
         if self.epochs is not None:
@@ -97,6 +107,8 @@ class TrainRequest(PlanKeys):
         if isinstance(self.time_budget_s, MoreTime) and (self.folds is not None or not self.resume):
             raise self.refusal("a + gives a single run more time; name it with --resume RUN", "time_budget_s")
         self.check_one_of("the first keeps what was trained, the second replaces it", "resume", "overwrite")
+        if self.start_map and not self.start_from:
+            raise self.refusal("it maps to names of a model; name the one to start from too", "start_map")
         if self.folds is not None and self.fold != "auto":
             raise self.refusal("the first trains one fold, the second several; give one of them", "fold", "folds")
 
@@ -105,7 +117,8 @@ class EachFoldOptions(PlanKeyOptions, total=False):
     """The fields of `TrainRequest` that one training and several folds take as keywords."""
 
     epochs: int | None
-    start_from: Path | str | None
+    start_from: Path | str | Sequence[Path | str] | None
+    start_map: Sequence[str]
     overwrite: bool
     full_validation: bool
     skip_broken: bool

@@ -2,6 +2,6 @@
 
 `open` lists the kinds of models and takes the one that a folder holds, recognized by `kinds`; both import no torch.
 `run`: ours, with `spec` (`model.json`). `exported`: a network in another runtime's file. `nnunet` (`nnunet_prepare`,
-`nnunet_network`) and `bundle` of MONAI (`bundle_config`, `bundle_prepare`) bring preparations of their own;
+in `step`: `nnunet_network`) and `bundle` of MONAI (`bundle_config`, `bundle_prepare`) bring preparations of their own;
 `foreign_files` reads what may only be data. `ensemble`: several as one.
 """

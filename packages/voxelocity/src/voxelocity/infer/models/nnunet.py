@@ -23,7 +23,6 @@ from voxelocity.infer.models.ensemble import mean_of
 from voxelocity.infer.models.foreign_files import network_with, read_checkpoint, read_json
 from voxelocity.infer.models.kinds import PLANS, is_nnunet, nnunet_results
 from voxelocity.infer.models.nnunet_cascade import CascadePreparation
-from voxelocity.infer.models.nnunet_network import MOST_LEVELS, NETWORKS, Architecture, PlannedUNet
 from voxelocity.infer.models.nnunet_plans import (
     DATASET,
     Configuration,
@@ -38,6 +37,7 @@ from voxelocity.infer.models.nnunet_plans import (
 )
 from voxelocity.infer.models.nnunet_postprocessing import read_postprocessing
 from voxelocity.infer.models.nnunet_prepare import Interpolation, NnunetPreparation
+from voxelocity.step.nnunet_network import MOST_LEVELS, NETWORKS, Architecture, PlannedUNet
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.plain import excerpt, shortened
 

@@ -138,6 +138,7 @@ class PlannedUNet(nn.Module):
 
     def __init__(self, plan: Architecture, *, num_channels: int, num_classes: int) -> None:
         super().__init__()
+        self.plan = plan
         self.encoder = _Encoder(plan, num_channels)
         self.decoder = _Decoder(plan, num_classes)
 

@@ -1,0 +1,97 @@
+"""What a training takes over from models of nnU-Net and bundles: networks as data, spacings, intensities."""
+
+import numpy as np
+import pytest
+import torch
+from infer.models.test_bundle import CROPPED, SPACED, TURNED, WINDOWED, config
+from infer.models.test_bundle import save as save_bundle
+from infer.models.test_nnunet import plans
+from infer.models.test_nnunet import save as save_nnunet
+
+from voxelocity.infer import open_model
+from voxelocity.planning.foreign_source import foreign_source
+from voxelocity.step import build_network
+from voxelocity.step.foreign_networks import FOREIGN
+from voxelocity_observe.core.errors import InputError
+
+PREFIX = "data.prepare."
+
+
+@pytest.fixture
+def nnunet(tmp_path):
+    return foreign_source(open_model(save_nnunet(tmp_path / "results") / "fold_0"))
+
+
+def test_nnunets_axes_are_turned_to_ours(nnunet, tmp_path):
+    # nnU-Net has (z, y, x).
+    assert nnunet.patch == (12, 16, 8)
+    assert nnunet.keys[f"{PREFIX}spacing_mm"] == [1.2, 1.0, 3.5]
+    assert nnunet.keys[f"{PREFIX}orientation"] == "keep"
+    assert nnunet.network.strides == ((2, 2, 1), (2, 2, 2))
+    assert nnunet.network.divisor == (4, 4, 2)
+    theirs = open_model(tmp_path / "results" / "fold_0").network
+    ours = build_network(nnunet.network, num_channels=1, num_classes=3, seed=0).eval()
+    ours.load_state_dict(dict(nnunet.weights), strict=False)
+    image = torch.randn(1, 1, 12, 16, 8)
+    torch.testing.assert_close(
+        ours(image).permute(0, 1, 4, 3, 2), theirs(image.permute(0, 1, 4, 3, 2)), atol=1e-4, rtol=1e-4
+    )
+
+
+def test_nnunets_intensities_are_those_of_its_plan(nnunet, tmp_path):
+    found = {key.rpartition(".")[2]: value for key, value in nnunet.keys.items() if ".intensity." in key}
+    assert found == {"mode": "window", "low": -100.0, "high": 220.0, "mean": 40.0, "std": 60.0}
+    described = plans(configuration={"normalization_schemes": ["RescaleTo01Normalization"]})
+    other = foreign_source(open_model(save_nnunet(tmp_path / "other", described=described) / "fold_0"))
+    assert not [key for key in other.keys if ".intensity." in key]
+    assert other.notes == ("it normalizes by RescaleTo01Normalization, for which our rule chooses",)
+
+
+def test_several_folds_are_no_single_network(tmp_path):
+    folder = save_nnunet(tmp_path / "results", folds=(0, 1))
+    with pytest.raises(InputError, match=r"holds several networks, .* name the folder of one fold, such as fold_0"):
+        foreign_source(open_model(folder))
+
+
+def test_a_bundle_gives_its_network_spacing_and_window(tmp_path):
+    folder = save_bundle(tmp_path / "bundle", config(TURNED, WINDOWED, CROPPED, SPACED))
+    found = foreign_source(open_model(folder))
+    assert dict(found.network.architecture) == {
+        "class": "UNet", "spatial_dims": 3, "channels": [4, 8], "strides": [2], "norm": "batch",
+    }  # fmt: skip
+    assert found.network.norm == "batch"
+    assert found.patch == (16, 12, 8)
+    assert {key.removeprefix(PREFIX): value for key, value in found.keys.items()} == {
+        "orientation": "RAS", "crop": "nonzero", "spacing_mm": [1.3, 1.0, 2.1], "intensity.mode": "window",
+        "intensity.low": -100.0, "intensity.high": 200.0, "intensity.mean": -100.0, "intensity.std": 300.0,
+    }  # fmt: skip
+    network = build_network(found.network, num_channels=1, num_classes=3, seed=0)
+    network.load_state_dict(dict(found.weights))
+
+
+@pytest.mark.parametrize(("to", "values"), [((-1.0, 1.0), (-1.0, 0.0, 1.0)), ((None, None), (0.0, 0.5, 1.0))])
+def test_a_window_scales_as_the_bundle_does(to, values, tmp_path):
+    scaled = {**WINDOWED, "b_min": to[0], "b_max": to[1]}
+    found = foreign_source(open_model(save_bundle(tmp_path / "bundle", config(TURNED, scaled)))).keys
+    mean, std = (found[f"{PREFIX}intensity.{key}"] for key in ("mean", "std"))
+    np.testing.assert_allclose((np.array([-100.0, 50.0, 200.0]) - mean) / std, values, atol=1e-6)
+
+
+def test_what_a_bundle_does_otherwise_is_said(tmp_path):
+    steps = ({**WINDOWED, "clip": False}, {"_target_": "ScaleIntensityd", "keys": "@keys"})
+    found = foreign_source(open_model(save_bundle(tmp_path / "bundle", config(TURNED, *steps))))
+    assert found.notes == (
+        "its ScaleIntensityRanged keeps intensities beyond -100 to 200, which are clipped here",
+        "its ScaleIntensityd has no counterpart here",
+    )
+    statistics = {"_target_": "NormalizeIntensityd", "keys": ["image"], "nonzero": True}
+    keys = foreign_source(open_model(save_bundle(tmp_path / "second", config(TURNED, statistics)))).keys
+    assert keys[f"{PREFIX}intensity.mode"] == "zscore"
+    assert keys[f"{PREFIX}intensity.nonzero_only"] is True
+
+
+def test_a_bundle_whose_network_cannot_be_trained_here_is_refused(tmp_path, monkeypatch):
+    monkeypatch.delitem(FOREIGN, "UNet")
+    folder = save_bundle(tmp_path / "bundle", config(TURNED))
+    with pytest.raises(InputError, match="has the network UNet; a training can start from AttentionUnet, BasicUNet"):
+        foreign_source(open_model(folder))

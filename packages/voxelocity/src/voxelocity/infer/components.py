@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from voxelocity.core.volume import Array, slabs
-from voxelocity.infer.sinks import ClassIndices
 
 _COUNTED_VALUES = 1 << 20
 
 
-def keep_largest(prediction_xyz: ClassIndices, classes: Sequence[int]) -> ClassIndices:
+def keep_largest(prediction_xyz: npt.NDArray[np.uint8], classes: Sequence[int]) -> npt.NDArray[np.uint8]:
     """The prediction in which all but the largest component of each of these classes is background.
 
     Voxels that touch at a corner are connected, as in nnU-Net; of components of one size the first is kept. Looks only

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.region import Index3, Region
-from voxelocity.data.prepare import Restoration, Trace, is_resampled, restore_labels
+from voxelocity.data.prepare import Restoration, Trace, is_resampled, kept_largest, restore_labels
 from voxelocity.infer import arrays
 from voxelocity.infer.arrays import Values
+from voxelocity.infer.components import keep_largest
 from voxelocity.infer.model import PredictionSpec
 from voxelocity_observe.core.device import Device
 
@@ -76,7 +77,7 @@ class ScanLabels:
     """Class indices on the grid of the scan that a volume was prepared from.
 
     If the scan was resampled, probabilities are interpolated and each voxel takes the class of the largest; logits are
-    interpolated if the model says so, or if its classes overlap.
+    interpolated if the model says so, or if its classes overlap; classes are brought back if the trace says so.
 
     Args:
         shape: of the prepared volume.
@@ -128,7 +129,8 @@ class ScanLabels:
     def result(self) -> ClassIndices:
         """(x, y, z) uint8, once all tiles were taken. Can be called once."""
         if self._restoration is None:
-            return restore_labels(arrays.fetch(self._classes.result()), self._trace)
+            classes = keep_largest(arrays.fetch(self._classes.result()), kept_largest(self._trace))
+            return restore_labels(classes, self._trace)
         if self._last is not None:
             self._last.result()
         return self._restoration.result(None if self._on_device is None else self._on_device.result())

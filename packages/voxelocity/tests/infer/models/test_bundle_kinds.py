@@ -329,8 +329,9 @@ def test_networks_of_monai_return_what_they_return_in_monai(tmp_path, name):
     if name == "SwinUNETR":
         del arguments["img_size"]
     network = getattr(monai.networks.nets, name)(**arguments).eval()
-    values = config(network={"_target_": name, **SMALL[name]}, roi_size=[32, 32, 32])
+    side = 64 if name == "SwinUNETR" else 32
+    values = config(network={"_target_": name, **SMALL[name]}, roi_size=[side] * 3)
     model = open_model(save(tmp_path / "b", values, weights=network.state_dict()))
-    image = torch.rand(1, 1, 32, 32, 32)
+    image = torch.rand(1, 1, side, side, side)
     with torch.no_grad():
         assert torch.equal(model.network(image), network(image))

@@ -32,9 +32,9 @@ Trace = Sequence[Mapping[str, Any]]
 def restore_labels(labels_xyz: Array, trace: Trace) -> Array:
     """Class indices (x, y, z) of a prepared volume, on the scan's own grid. The dtype is kept; C-contiguous.
 
-    Exact if the scan was only reoriented and cropped. If it was resampled, each voxel takes its nearest neighbor, or the
-    interpolated class number, rounded, if the record says so. Voxels that were cropped away become 0. Without a trace,
-    returns the argument itself if it is C-contiguous.
+    Exact if the scan was only reoriented and cropped. If it was resampled, each voxel takes its nearest neighbor or,
+    if the record says so, the interpolated class number, rounded. Voxels that were cropped away become 0. Without a
+    trace, returns the argument itself if it is C-contiguous.
     """
     for record in reversed(trace):
         labels_xyz = _undo(labels_xyz, record)

@@ -108,7 +108,7 @@ class PadToWindow:
             return volume
         before = [num // 2 for num in missing]
         around = [(0, 0), *((first, num - first) for first, num in zip(before, missing, strict=True))]
-        values = {"constant_values": self.value} if self.mode == "constant" else {}
+        values: dict[str, Any] = {"constant_values": self.value} if self.mode == "constant" else {}
         image = np.pad(volume.image, around, mode=self.mode, **values)
         starts = [-first for first in before]
         affine = volume.grid.matrix

@@ -52,7 +52,7 @@ class OutputMeaning:
         if self.back != "linear":
             return ()
         return (
-            "the bundle interpolates the numbers of classes (nearest_interp false in Invertd after AsDiscreted): a class "
+            "the bundle interpolates the numbers of classes (nearest_interp false after AsDiscreted): a class "
             "may appear between two others if its number lies between theirs. Predictions are MONAI's, rounded",
         )
 

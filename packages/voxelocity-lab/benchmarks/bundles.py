@@ -53,23 +53,30 @@ class Scenario:
         files: of the channels, in the folder of real scans.
         extent_mm: of the part along each axis.
         multiple: voxels of the part are a multiple of it.
+        most_edge: longer edges of windows are made this long, for both sides.
     """
 
     files: tuple[str, ...] = ("small_ct_mr_samples/totalseg_ct/image.nii.gz",)
-    extent_mm: float = 150.0
+    extent_mm: tuple[float, float, float] = (140.0, 140.0, 140.0)
     multiple: int = 1
+    most_edge: int = 96
 
 
 _USUAL = Scenario()
 _SCENARIOS = {
     # T1c, T1, T2, FLAIR.
     "brats_mri_segmentation": Scenario(
-        files=tuple(f"{_GLIOMA}_{name}.nii.gz" for name in ("t1c", "t1", "t2", "flair")), extent_mm=110.0
+        files=tuple(f"{_GLIOMA}_{name}.nii.gz" for name in ("t1c", "t1", "t2", "flair")),
+        extent_mm=(110.0, 90.0, 90.0),
     ),
-    "pancreas_ct_dints_segmentation": Scenario(extent_mm=100.0),
-    "prostate_mri_anatomy": Scenario(files=("small_ct_mr_samples/totalseg_mr/image.nii.gz",), extent_mm=60.0),
+    "pancreas_ct_dints_segmentation": Scenario(extent_mm=(110.0, 90.0, 90.0)),
+    "prostate_mri_anatomy": Scenario(
+        files=("small_ct_mr_samples/totalseg_mr/image.nii.gz",), extent_mm=(60.0, 45.0, 45.0)
+    ),
     # The whole part at once, through three halvings.
     "segmentation_template": Scenario(multiple=16),
+    "spleen_ct_segmentation": Scenario(extent_mm=(200.0, 200.0, 200.0)),
+    "wholeBody_ct_segmentation": Scenario(extent_mm=(180.0, 140.0, 140.0)),
 }
 
 
@@ -79,8 +86,8 @@ def write_scan(scenario: Scenario, folder: Path) -> list[Path]:
     for number, name in enumerate(scenario.files):
         scan = nib.load(real_data() / name)
         lengths = [
-            max(min(n, round(scenario.extent_mm / zoom)) // scenario.multiple, 1) * scenario.multiple
-            for n, zoom in zip(scan.shape, scan.header.get_zooms()[:3], strict=True)
+            max(min(n, round(extent / zoom)) // scenario.multiple, 1) * scenario.multiple
+            for n, extent, zoom in zip(scan.shape, scenario.extent_mm, scan.header.get_zooms()[:3], strict=True)
         ]
         starts = [(n - length) // 2 for n, length in zip(scan.shape, lengths, strict=True)]
         part = scan.slicer[tuple(slice(a, a + n) for a, n in zip(starts, lengths, strict=True))]
@@ -88,6 +95,17 @@ def write_scan(scenario: Scenario, folder: Path) -> list[Path]:
         nib.save(nib.Nifti1Image(np.asarray(part.dataobj).astype(np.float32), part.affine), path)
         paths.append(path)
     return paths
+
+
+def shorten_windows(folder: Path, most_edge: int) -> None:
+    """Caps the edges of the windows in the configuration."""
+    path = folder / "configs" / "inference.json"
+    if not path.exists():
+        return
+    config = json.loads(path.read_text())
+    if max(edges := config["inferer"].get("roi_size", [0])) > most_edge and len(edges) == 3:
+        config["inferer"]["roi_size"] = [min(edge, most_edge) for edge in edges]
+        path.write_text(json.dumps(config))
 
 
 def parse(folder: Path, scans: list[Path], out: Path) -> Any:
@@ -208,7 +226,8 @@ def measure(source: Path, architecture: Path, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / source.name
         (folder / "scan").mkdir(parents=True)
-        shutil.copytree(source / "configs", folder / "configs")
+        shutil.copytree(source / "configs", folder / "configs", copy_function=shutil.copyfile)
+        shorten_windows(folder, scenario.most_edge)
         try:
             open_model(folder)
         except InputError as error:

@@ -53,13 +53,11 @@ class Scenario:
         files: of the channels, in the folder of real scans.
         extent_mm: of the part along each axis.
         multiple: voxels of the part are a multiple of it.
-        most_edge: longer edges of windows are made this long, for both sides.
     """
 
     files: tuple[str, ...] = ("small_ct_mr_samples/totalseg_ct/image.nii.gz",)
     extent_mm: tuple[float, float, float] = (140.0, 140.0, 140.0)
     multiple: int = 1
-    most_edge: int = 96
 
 
 _USUAL = Scenario()
@@ -95,17 +93,6 @@ def write_scan(scenario: Scenario, folder: Path) -> list[Path]:
         nib.save(nib.Nifti1Image(np.asarray(part.dataobj).astype(np.float32), part.affine), path)
         paths.append(path)
     return paths
-
-
-def shorten_windows(folder: Path, most_edge: int) -> None:
-    """Caps the edges of the windows in the configuration."""
-    path = folder / "configs" / "inference.json"
-    if not path.exists():
-        return
-    config = json.loads(path.read_text())
-    if max(edges := config["inferer"].get("roi_size", [0])) > most_edge and len(edges) == 3:
-        config["inferer"]["roi_size"] = [min(edge, most_edge) for edge in edges]
-        path.write_text(json.dumps(config))
 
 
 def parse(folder: Path, scans: list[Path], out: Path) -> Any:
@@ -227,7 +214,6 @@ def measure(source: Path, architecture: Path, rounds: int) -> dict[str, Any]:
         folder = Path(temporary) / source.name
         (folder / "scan").mkdir(parents=True)
         shutil.copytree(source / "configs", folder / "configs", copy_function=shutil.copyfile)
-        shorten_windows(folder, scenario.most_edge)
         try:
             open_model(folder)
         except InputError as error:

@@ -12,10 +12,13 @@ import torch
 from monai.bundle import ConfigParser
 from scipy import ndimage
 
-from voxelocity.core.volume import VolumeRef
+from voxelocity.core.volume import Grid, VolumeRef, VolumeSpec
 from voxelocity.data.decode import read_case
 from voxelocity.infer import Predictor, keep_largest, open_model
-from voxelocity_observe.core.errors import ScanError
+from voxelocity.infer.memory import memory_document, scan_memory
+from voxelocity.infer.runtimes.contract import EAGER
+from voxelocity.infer.runtimes.of_model import check_model, load_chosen
+from voxelocity_observe.core.errors import InputError, ScanError
 
 from .test_bundle import (
     ARGMAX,
@@ -293,6 +296,20 @@ def test_a_volume_that_the_network_cannot_take_whole_is_refused_by_its_size(tmp_
     nib.save(nib.load(scans[0]).slicer[:31], odd)
     with pytest.raises(ScanError, match=r"case 'x' has 31 x 24 x 16 voxels .* all at once"):
         as_ours(open_model(folder), [odd])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_whole_volumes_are_predicted_in_eager_mode(tmp_path, scans):
+    model = open_model(save_kind(tmp_path / "b", KINDS["template"], scans[:1]))
+    with pytest.raises(InputError, match=r"gives whole volumes to its network.*leave it out"):
+        check_model("onnxruntime", model, CPU)
+    check_model("auto", model, CPU)
+    assert load_chosen("auto", model, num_windows=9, device=CPU, warn=print, note=print).runtime == EAGER
+    header = VolumeSpec(num_channels=1, grid=Grid.of((32, 24, 16), np.eye(4)), dtype="float32")
+    memory = scan_memory(header, model.spec, model.preparation)
+    assert (memory.num_windows, memory.windows_bytes) == (1, 4 * (1 + 3) * 32 * 24 * 16)
+    document = memory_document("x", memory, model.spec, place="main memory", free_bytes=1)
+    assert "a pass of 1 windows, 32 x 24 x 16 voxels" in str(document.values)
 
 
 @pytest.mark.filterwarnings("ignore")

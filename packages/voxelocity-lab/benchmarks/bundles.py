@@ -30,6 +30,7 @@ import numpy as np
 
 from harness import ROOT, alternate, head, parser_of, real_data, run_fresh, write_record
 from voxelocity.infer.models.bundle_config import BundleConfig
+from voxelocity.infer.models.foreign_files import read_checkpoint
 from voxelocity_observe.core.clock import Stopwatch
 
 _NAME = "bundles"
@@ -124,7 +125,10 @@ def make_weights(folder: Path, scans: list[Path], architecture: Path) -> None:
     import torch
 
     (folder / "models").mkdir()
-    shutil.copy(architecture, folder / "models" / _CODES)
+    found = read_checkpoint(architecture, with_arrays=True)
+    # The zoo calls what Auto3DSeg calls code_a and code_c otherwise.
+    codes = {f"arch_{key}" if key.startswith("code_") else key: value for key, value in found.items()}
+    torch.save(codes, folder / "models" / _CODES)
     parser = parse(folder, scans, folder)
     torch.manual_seed(0)
     network = parser.get_parsed_content("network_def").eval()

@@ -10,6 +10,7 @@ import torch
 
 from voxelocity.infer import open_model
 from voxelocity.infer.models.bundle_expressions import ExpressionError, Sources, evaluate, plain_reference, priorities
+from voxelocity.infer.models.foreign_files import read_checkpoint
 from voxelocity_observe.core.errors import InputError
 
 from .test_bundle import SPACED, config, save
@@ -154,6 +155,19 @@ def test_the_file_of_an_architecture_that_holds_code_is_refused(tmp_path):
         with pytest.raises(InputError, match=r"code\.pt holds posix\.mkdir, which may run code"):
             open_model(folder)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("array", [np.array(["x"], dtype=object), np.zeros(2, [("a", "i8")]), np.array(["x"])])
+def test_arrays_of_other_things_than_numbers_are_refused(tmp_path, array):
+    path = tmp_path / "codes.pt"
+    numbers = {"a": np.arange(6.0).reshape(2, 3), "b": np.asfortranarray(np.eye(3, dtype=np.int64)[:2]), "c": True}
+    torch.save(numbers, path)
+    found = read_checkpoint(path, with_arrays=True)
+    assert all(np.array_equal(found[key], numbers[key]) for key in numbers)
+    assert found["b"].dtype == np.int64
+    torch.save({"a": array}, path)
+    with pytest.raises(InputError, match=r"codes\.pt"):
+        read_checkpoint(path, with_arrays=True)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -121,8 +121,8 @@ def bundle_lines(record: dict[str, Any]) -> list[str]:
             lambda name: f"{found[name]['num_classes']['voxelocity']} of {found[name]['network_classes']}",
         ),
         ("agreement on the foreground", lambda name: f"{found[name]['agreement'] * 100:.3f} %"),
-        ("MONAI, CPU s", lambda name: f"{found[name]['median_cpu_s']['monai']:.0f}"),
-        ("Voxelocity, CPU s", lambda name: f"{found[name]['median_cpu_s']['voxelocity']:.0f}"),
+        ("MONAI, CPU s", lambda name: f"{found[name]['median_cpu_s']['monai']:.1f}"),
+        ("Voxelocity, CPU s", lambda name: f"{found[name]['median_cpu_s']['voxelocity']:.1f}"),
     )
     source = (
         f"n = {record['rounds']}, medians. Load average before: {record['load_average']:.1f}. {source_line(record)}"

@@ -31,6 +31,7 @@ _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
         "the idioms of guides": watching.guide_lines,
     },
     "inference.md": {
+        "MONAI's bundles": inference.bundle_lines,
         "nnU-Net's folders": inference.nnunet_lines,
         "nnU-Net's kinds of models": inference.nnunet_kind_lines,
         "the runtimes": inference.runtime_lines,

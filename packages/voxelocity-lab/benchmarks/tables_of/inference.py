@@ -126,6 +126,27 @@ def nnunet_kind_lines(record: dict[str, Any]) -> list[str]:
     return [*table, "", source]
 
 
+@of_records("bundles.json")
+def bundle_lines(record: dict[str, Any]) -> list[str]:
+    """For each bundle: classes that were predicted, agreement with MONAI, and CPU seconds of both."""
+    found = record["bundles"]
+    table = columns(
+        [name for name in found if "refused" not in found[name]],
+        ("bundle", lambda name: f"`{name}`"),
+        (
+            "classes predicted",
+            lambda name: f"{found[name]['num_classes']['voxelocity']} of {found[name]['network_classes']}",
+        ),
+        ("agreement on the foreground", lambda name: f"{found[name]['agreement'] * 100:.3f} %"),
+        ("MONAI, CPU s", lambda name: f"{found[name]['median_cpu_s']['monai']:.1f}"),
+        ("Voxelocity, CPU s", lambda name: f"{found[name]['median_cpu_s']['voxelocity']:.1f}"),
+    )
+    source = (
+        f"n = {record['rounds']}, medians. Load average before: {record['load_average']:.1f}. {source_line(record)}"
+    )
+    return [*table, "", source]
+
+
 def _quicker_by(seconds: dict[str, list[float]]) -> str:
     ratios = [theirs / ours for theirs, ours in zip(seconds["nnunet"], seconds["voxelocity"], strict=True)]
     return f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})"

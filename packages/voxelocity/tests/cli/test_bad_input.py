@@ -140,6 +140,7 @@ WRONG_OPTIONS = {
     "key like no other": (["--set", "foo=1"], ["unknown key 'foo'; the configuration has seed, planner, data,"]),
     "key like no other of its section": (["--set", "train.q=1"], ["'train.q'; train has train.steps, train.time_"]),
     "section": (["--set", "train=5"], ["train = 5 is not valid: it is a section; set one of its keys"]),
+    "window of a volume": (["--set", "window.shape_voxel=[0,0,0]"], ["window.shape_voxel (0, 0, 0) must have no 0"]),
     "too few values": (["--set", "window.shape_voxel=[16,16]"], ["[16, 16] is not valid: give 3 values, such as 1,"]),
     "keys that do not fit together": (["--set", "train.steps=0"], ["plan: train: steps and time_budget_s are both 0"]),
     "out of range": (["--set", "data.batch_size=0"], ["data.batch_size = 0", "greater than or equal to 1"]),

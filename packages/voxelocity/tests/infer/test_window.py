@@ -258,6 +258,16 @@ def test_classes_are_those_of_the_largest_probability(monkeypatch, shape, piece_
     assert torch.equal(classes.long(), predict_volume(network, volume, config, device=CPU).argmax(0))
 
 
+def test_edges_of_zero_are_those_of_each_volume():
+    network = Counting()
+    config = WindowConfig(shape_voxel=(0, 0, 0), batch_size=4, reuse_constant=False)
+    images = [image(1, *shape) for shape in ((8, 6, 4), (5, 9, 3), (5, 9, 3))]
+    for volume, found in zip(images, predict_volumes(network, images, config, device=CPU), strict=True):
+        torch.testing.assert_close(found, (network.network(volume[None])[0].tanh() * 4.0).softmax(0))
+    assert network.batches == [1, 1, 1]
+    assert WindowConfig(shape_voxel=(0, 6, 4)).within((7, 9, 9)).shape_voxel == (7, 6, 4)
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_an_answer_that_is_not_finite_is_an_error_of_its_volume_alone(value):
     network = Counting()

@@ -202,7 +202,7 @@ def test_the_divisor_is_what_the_strides_halve_in_all():
         ({"name": "dynunet", "widths": [4, 8], "strides": [[2, 2, 2]]}, "DynUNet has at least 3 levels, not 2"),
         (
             {"name": "vnet", "widths": [4, 8], "strides": [[2, 2, 2]]},
-            "should be 'unet', 'segresnet', 'dynunet', 'swinunetr', 'dints' or 'custom'",
+            "should be 'unet', 'segresnet', 'dynunet', 'swinunetr', 'dints', 'foreign' or 'custom'",
         ),
         (
             {"name": "swinunetr", **SMALL},

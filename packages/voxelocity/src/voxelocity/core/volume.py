@@ -16,6 +16,8 @@ import numpy.typing as npt
 from voxelocity.core.region import Index3, Region
 
 Array = npt.NDArray[Any]
+ClassIndices = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+"""(x, y, z); `index_dtype` says which type."""
 Affine = tuple[tuple[float, float, float, float], ...]
 Spacing = tuple[float, float, float]
 

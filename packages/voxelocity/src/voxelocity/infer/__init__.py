@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from voxelocity.infer.models.spec import SPEC_NAME, ModelSpec
     from voxelocity.infer.predictor import Predictor
     from voxelocity.infer.scans import find_scans
-    from voxelocity.infer.sinks import ClassIndices
     from voxelocity.infer.window_config import WindowConfig
     from voxelocity.infer.writing import PredictedScan
 
@@ -40,7 +39,6 @@ __all__ = [
     "SPEC_NAME",
     "WEIGHTS_NAME",
     "CaseDivision",
-    "ClassIndices",
     "ModelSpec",
     "PredictedScan",
     "PredictionHooks",
@@ -78,7 +76,6 @@ __getattr__ = first_use(
         "models.spec": ("SPEC_NAME", "ModelSpec"),
         "predictor": ("Predictor",),
         "scans": ("find_scans",),
-        "sinks": ("ClassIndices",),
         "window_config": ("WindowConfig",),
     },
 )

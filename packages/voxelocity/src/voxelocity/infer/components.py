@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from voxelocity.core.volume import Array, slabs
-from voxelocity.infer.sinks import ClassIndices
+from voxelocity.core.volume import Array, ClassIndices, slabs
 
 _COUNTED_VALUES = 1 << 20
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from voxelocity.core.volume import ClassIndices
 from voxelocity.data.decode import ScanHeader, write_scan
 from voxelocity.infer.model import PredictionSpec
-from voxelocity.infer.sinks import ClassIndices
 from voxelocity_observe.core.errors import InputError, OutputError
 from voxelocity_observe.core.host import cpu_budget
 

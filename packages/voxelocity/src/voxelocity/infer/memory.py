@@ -61,7 +61,7 @@ def scan_memory(scan: VolumeSpec, spec: PredictionSpec, preparation: Determinist
     """
     effect = preparation.describe(scan)
     prepared = effect.spec
-    window = spec.window.shape_voxel
+    window = spec.window.within(prepared.grid.shape).shape_voxel
     x, y, z = (max(n, w) for n, w in zip(prepared.grid.shape, window, strict=True))
     tiling = tiling_of(
         (x, y, z),
@@ -89,7 +89,7 @@ def scan_memory(scan: VolumeSpec, spec: PredictionSpec, preparation: Determinist
 def memory_document(case_id: str, memory: ScanMemory, spec: PredictionSpec, *, place: str, free_bytes: int) -> Document:
     """What predicting the largest scan takes, for `voxelocity predict --dry-run`; its scores go to `place`."""
     size, prepared = (" x ".join(map(str, shape)) for shape in (memory.shape, memory.prepared_shape))
-    window = " x ".join(map(str, spec.window.shape_voxel))
+    window = " x ".join(map(str, spec.window.within(memory.prepared_shape).shape_voxel))
     rows = [
         (f"scan, {size} voxels", memory.scan_bytes),
         ("scan and scratch arrays while it is prepared", memory.preparing_bytes),

@@ -11,7 +11,7 @@ import numpy as np
 
 from voxelocity.core.records import PREDICTIONS_TABLE
 from voxelocity.core.scan_formats import CONTOURS, DICOM, NIFTI, OUTPUTS, in_words
-from voxelocity.core.volume import Array, VolumeRef
+from voxelocity.core.volume import Array, ClassIndices, VolumeRef
 from voxelocity.data.decode import (
     ScanHeader,
     SeriesHeader,
@@ -26,7 +26,6 @@ from voxelocity.data.decode import (
 )
 from voxelocity.infer.mask_files import remove_abandoned_masks, write_masks
 from voxelocity.infer.model import PredictionSpec
-from voxelocity.infer.sinks import ClassIndices
 from voxelocity_observe.core.errors import InputError, OutputError, ScanError
 from voxelocity_observe.core.links import check_links
 from voxelocity_observe.core.quantities import count_text

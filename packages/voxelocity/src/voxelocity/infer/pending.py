@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from voxelocity.core.region import Region
-from voxelocity.core.volume import Volume
+from voxelocity.core.volume import ClassIndices, Volume
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.probabilities import Probabilities
-from voxelocity.infer.sinks import ClassIndices, ScanLabels
+from voxelocity.infer.sinks import ScanLabels
 from voxelocity.infer.stitched import Stitched
 from voxelocity_observe.core.clock import system_clock
 from voxelocity_observe.core.device import Device

@@ -15,7 +15,7 @@ import numpy as np
 from voxelocity.core.contracts import DeterministicStage
 from voxelocity.core.laterality import swapped_classes
 from voxelocity.core.region import Index3, Region
-from voxelocity.core.volume import Volume, VolumeRef
+from voxelocity.core.volume import ClassIndices, Volume, VolumeRef
 from voxelocity.data.decode import read_case
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.patch import grid_regions
@@ -24,7 +24,7 @@ from voxelocity.infer.arrays import Values
 from voxelocity.infer.model import ForeignNetwork, PredictionSpec, placed
 from voxelocity.infer.pending import Failed, Loaded, OnFailure, PendingScan, Prediction, Scratch, about_case
 from voxelocity.infer.runtimes.contract import EAGER, NamedForward
-from voxelocity.infer.sinks import ClassIndices, ClassMap
+from voxelocity.infer.sinks import ClassMap
 from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
 from voxelocity.infer.window import stitch_volumes
 from voxelocity.infer.window_config import WindowConfig

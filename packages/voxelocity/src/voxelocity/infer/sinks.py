@@ -9,13 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from voxelocity.core.cases import MAX_BYTE_CLASSES
 from voxelocity.core.region import Index3, Region
-from voxelocity.data.prepare import Restoration, Trace, is_resampled, restore_labels
+from voxelocity.core.volume import ClassIndices
+from voxelocity.data.prepare import Restoration, Trace, is_resampled, kept_largest, restore_labels
 from voxelocity.infer import arrays
 from voxelocity.infer.arrays import Values
+from voxelocity.infer.components import keep_largest
 from voxelocity.infer.model import PredictionSpec
 from voxelocity.infer.window_config import FLOAT16_SUMS
 from voxelocity_observe.core.device import Device
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 # Values of the logits that are turned into probabilities or classes at a time: 64 MiB as float32.
 _PIECE_VALUES = 1 << 24
-
-ClassIndices = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
-"""(x, y, z), as `index_dtype`."""
 
 
 class ClassMap:
@@ -79,7 +77,7 @@ class ScanLabels:
     """Class indices on the grid of the scan that a volume was prepared from.
 
     If the scan was resampled, probabilities are interpolated and each voxel takes the class of the largest; logits are
-    interpolated if the model says so, or if its classes overlap.
+    interpolated if the model says so, or if its classes overlap; classes are brought back if the trace says so.
 
     Args:
         shape: of the prepared volume.
@@ -139,7 +137,7 @@ class ScanLabels:
         if self._restoration is None:
             classes = arrays.fetch(self._classes.result())
             kept = classes if classes.dtype == np.uint8 else classes.astype(np.uint16, copy=False)
-            return restore_labels(kept, self._trace)
+            return restore_labels(keep_largest(kept, kept_largest(self._trace)), self._trace)
         if self._last is not None:
             self._last.result()
         return self._restoration.result(None if self._on_device is None else self._on_device.result())

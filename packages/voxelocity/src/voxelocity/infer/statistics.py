@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from voxelocity.core.records import SLICER_LABELS, SNAP_LABELS
-from voxelocity.core.volume import Scaling, Volume, slabs
+from voxelocity.core.volume import ClassIndices, Scaling, Volume, slabs
 from voxelocity.data.decode.label_tables import slicer_table, snap_table
 from voxelocity.infer.components import voxel_counts
 from voxelocity.infer.model import PredictionSpec
-from voxelocity.infer.sinks import ClassIndices
 from voxelocity_observe.core.whole_file import write_whole
 
 STATISTICS_FILE = "statistics.json"

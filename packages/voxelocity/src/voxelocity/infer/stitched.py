@@ -81,7 +81,7 @@ class Stitched(Generic[Sink]):
                 f"infer.window: an image has shape {tuple(image_cxyz.shape)}; it must have the axes (c, x, y, z)"
             )
         self.sink = sink
-        self._config = config
+        self._config = config = config.within(spatial_shape(image_cxyz))
         self._device = device
         self._accumulators = accumulators
         image_cxyz, self._inside = _pad(arrays.as_float32(image_cxyz), config.shape_voxel)

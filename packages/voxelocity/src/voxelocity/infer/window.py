@@ -199,7 +199,7 @@ class _Passes:
             return
         moved = [stitched.move_off_device() for stitched in pending]
         if not any(moved):
-            shape = " x ".join(map(str, self._config.shape_voxel))
+            shape = " x ".join(map(str, batch[0][1].shape))
             batch[0][0].fail(
                 ScanError(
                     f"one window of {shape} voxels does not fit into the memory of the device ({self._device}); end "
@@ -226,7 +226,7 @@ class _Windows(Generic[Sink]):
         self.pending: deque[Stitched[Sink]] = deque()
         self.error: Exception | None = None
         self._begin = begin
-        self._most_shared = _MOST_PASSES_SHARED * config.batch_size
+        self._most_shared = 0 if config.is_of_volume else _MOST_PASSES_SHARED * config.batch_size
         self._windows = self._of_volumes(images)
 
     def next_batch(self, passes: _Passes) -> list[_Window]:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
 from voxelocity.core.config import Config
+from voxelocity.core.region import Index3
 from voxelocity.data.patch import Spread
 
 Blend = Literal["gaussian", "uniform", "nnunet", "nnunet float16"]
 FLOAT16_SUMS: Blend = "nnunet float16"
 """Windows are weighted and added as nnU-Net does it, in float16."""
-_Edge = Annotated[int, Field(ge=1, le=2048)]
+_Edge = Annotated[int, Field(ge=0, le=2048)]
 
 
 class WindowConfig(Config):
     """How volumes are covered with windows."""
 
     shape_voxel: tuple[_Edge, _Edge, _Edge]
-    """Voxels of a window along (x, y, z); smaller volumes are padded to it with zeros on both sides."""
+    """Voxels of a window along (x, y, z); smaller volumes are padded to it with zeros on both sides. 0: the length of
+    each volume, only for models of other toolkits."""
     overlap: float = Field(default=0.5, ge=0.0, lt=1.0)
     """Share of a window that the next one covers too, on each axis."""
     spread: Spread = "monai"
@@ -42,3 +44,15 @@ class WindowConfig(Config):
     reuse_constant: bool = True
     """Whether the network runs only once on windows that hold the same constant value, such as clipped air or padding.
     Its output for them is the same, so results do not change."""
+
+    @property
+    def is_of_volume(self) -> bool:
+        """Whether windows of different volumes have different shapes, and cannot share a forward pass."""
+        return 0 in self.shape_voxel
+
+    def within(self, shape: Index3) -> Self:
+        """The same for a volume of this shape, without edges of 0."""
+        if not self.is_of_volume:
+            return self
+        edges = [edge or length for edge, length in zip(self.shape_voxel, shape, strict=True)]
+        return self.model_copy(update={"shape_voxel": tuple(edges)})

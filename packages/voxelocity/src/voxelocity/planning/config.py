@@ -110,6 +110,8 @@ class Plan(Config):
         patch = self.data.patch
         shapes = {"data.patch.shape_voxel": patch.shape_voxel, "window.shape_voxel": self.window.shape_voxel}
         shapes |= {f"data.patch.growth[{n}].shape_voxel": stage.shape_voxel for n, stage in enumerate(patch.growth)}
+        if self.window.is_of_volume:
+            raise ValueError(f"window.shape_voxel {self.window.shape_voxel} must have no 0 in a training")
         for name, shape in shapes.items():
             if any(n % d for n, d in zip(shape, divisor, strict=True)):
                 raise ValueError(f"{name} {shape} must be a multiple of {divisor}, the network's down-sampling")

@@ -10,8 +10,8 @@ import numpy as np
 
 from voxelocity.core.cases import index_dtype
 from voxelocity.core.records import MEASURES, CaseScore
-from voxelocity.core.volume import Volume
-from voxelocity.infer import ClassIndices, PredictionSpec, keep_largest
+from voxelocity.core.volume import ClassIndices, Volume
+from voxelocity.infer import PredictionSpec, keep_largest
 from voxelocity.metrics import NSD_TOLERANCE_MM, case_score, summarize
 
 # A smaller gain would not show in the three decimals of a Dice, and new scans may need what is removed.

@@ -14,8 +14,7 @@ import numpy as np
 
 from voxelocity.core.learning import read_mark, unlearned
 from voxelocity.core.records import CaseScore
-from voxelocity.core.volume import Array, Volume
-from voxelocity.infer import ClassIndices
+from voxelocity.core.volume import Array, ClassIndices, Volume
 from voxelocity.report import RunFacts, cut_slices
 from voxelocity.training.resume import SavedRun
 from voxelocity.training.session import Session

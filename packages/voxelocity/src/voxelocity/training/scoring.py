@@ -9,9 +9,9 @@ import torch
 
 from voxelocity.core.batch import label_tensor
 from voxelocity.core.records import CaseScore
-from voxelocity.core.volume import Volume, VolumeRef
+from voxelocity.core.volume import ClassIndices, Volume, VolumeRef
 from voxelocity.data.pipeline import PreparedCases
-from voxelocity.infer import ClassIndices, ModelSpec, Predictor
+from voxelocity.infer import ModelSpec, Predictor
 from voxelocity.infer.resident import HeldOutVolume, Residents
 from voxelocity.metrics import NSD_TOLERANCE_MM, DiceCounts, case_score, summarize
 

@@ -55,6 +55,12 @@ def test_putting_back_fills_with_zeros() -> None:
     assert (restored[1:3, 0:2, 2:4] == 9).all()
 
 
+def test_voxels_that_a_step_added_are_left_out() -> None:
+    array = np.arange(5, dtype=np.uint8).reshape(5, 1, 1)
+    restored = undo_crop(array, {"step": "crop", "start": [-2, 0, 1], "shape": [2, 1, 3]})
+    assert restored[:, 0].tolist() == [[0, 2, 0], [0, 3, 0]]
+
+
 def test_only_values_above_zero_count_where_asked(make_volume, oblique: np.ndarray) -> None:
     image = np.zeros((2, 5, 6, 7), np.int16)
     image[0, 1, 2, 3], image[1, 2, 4, 3], image[0, 0, 0, 0] = 7, 3, -9

@@ -11,7 +11,16 @@ from scipy.spatial.transform import Rotation
 
 from shared.examples import examples
 from voxelocity.core.volume import Grid, Volume
-from voxelocity.data.prepare import Preparation, PrepareConfig, Restoration, restore_labels, restore_probabilities
+from voxelocity.data.prepare import (
+    Preparation,
+    PrepareConfig,
+    Restoration,
+    is_resampled,
+    kept_largest,
+    labels_record,
+    restore_labels,
+    restore_probabilities,
+)
 
 PLAIN = {"crop": "nonzero", "intensity": {"mode": "none"}}
 
@@ -102,6 +111,24 @@ def test_half_precision_scores_are_accepted() -> None:
 def test_nearest_repeats_every_voxel_equally_often() -> None:
     trace = ({"step": "resample", "shape": [6, 1, 1], "new_shape": [3, 1, 1], "step_voxel": [2.0, 1.0, 1.0]},)
     assert restore_labels(np.array([3, 4, 5], np.uint8).reshape(3, 1, 1), trace).ravel().tolist() == [3, 3, 4, 4, 5, 5]
+
+
+def test_interpolated_numbers_of_classes_are_rounded_halves_down() -> None:
+    positions = [[0.0, 0.4, 0.5, 0.6, 1.0, 1.25], [0.0], [0.0]]
+    record = {"step": "resample", "shape": [6, 1, 1], "new_shape": [3, 1, 1], "positions": positions}
+    labels = np.array([0, 1, 3], np.uint8).reshape(3, 1, 1)
+    assert restore_labels(labels, ({**record, "interpolates_labels": True},)).ravel().tolist() == [0, 0, 0, 1, 1, 1]
+    assert restore_labels(labels, (record,)).ravel().tolist() == [0, 0, 1, 1, 1, 1]
+
+
+def test_classes_are_brought_back_where_the_trace_says_so() -> None:
+    record = {"step": "resample", "shape": [4, 2, 2], "new_shape": [2, 2, 2], "step_voxel": [2.0, 1.0, 1.0]}
+    trace = (record, labels_record([2, 5]))
+    assert not is_resampled(trace)
+    assert kept_largest(trace) == (2, 5)
+    assert kept_largest((record,)) == kept_largest(()) == ()
+    labels = np.arange(8, dtype=np.uint8).reshape(2, 2, 2)
+    assert np.array_equal(restore_labels(labels, trace), labels.repeat(2, axis=0))
 
 
 @pytest.mark.data

@@ -78,14 +78,14 @@ def config(*preparation, post=(SOFTMAX, INVERSE, ARGMAX), network=UNET, num_clas
     }
 
 
-def save(folder, values, *, ending="json", classes=("background", "liver", "spleen"), weights=None):
+def save(folder, values, *, ending="json", classes=("background", "liver", "spleen"), weights=None, num_channels=1):
     (folder / "configs").mkdir(parents=True)
     (folder / "models").mkdir()
     text = json.dumps(values) if ending == "json" else yaml.safe_dump(values)
     (folder / "configs" / f"inference.{ending}").write_text(text)
     channels = {str(index): name for index, name in enumerate(classes)}
     formats = {
-        "inputs": {"image": {"num_channels": 1, "channel_def": {"0": "CT"}}},
+        "inputs": {"image": {"num_channels": num_channels, "channel_def": {"0": "CT"}}},
         "outputs": {"pred": {"num_channels": len(classes), "channel_def": channels}},
     }
     (folder / "configs" / "metadata.json").write_text(json.dumps({"network_data_format": formats}))
@@ -199,11 +199,15 @@ def test_disabled_transforms_are_left_out(tmp_path):
 REFUSED = {
     "Lambdad": (config({"_target_": "Lambdad", "keys": "image", "func": "$abs"}), "(Lambdad) is not among the transf"),
     "own class": (config({"_target_": "scripts.my.Crop"}), "scripts.my.Crop, which is not MONAI's"),
-    "expression": (config({**SPACED, "pixdim": "$[1] * 3"}), "is the expression '$[1] * 3', which is code"),
+    "expression": (
+        config({**SPACED, "pixdim": "$numpy.ones(3)"}),
+        "preprocessing::transforms::2::pixdim is the expression '$numpy.ones(3)', which is code",
+    ),
+    "reader": (config({**LOADED[0], "reader": "scripts.mine"}), "has the reader 'scripts.mine'"),
     "whole expression": (config("$lambda x: x"), "is the expression '$lambda x: x'"),
     "unknown argument": (config({**SPACED, "scale_extent": True}), "(Spacingd) has the argument scale_extent"),
     "foreground": (config({**CROPPED, "select_fn": "$lambda x: x > -5"}), "'$lambda x: x > -5', which is code"),
-    "crop after spacing": (config(SPACED, CROPPED), "(CropForegroundd) comes after Spacingd"),
+    "two spacings": (config(SPACED, SPACED), "(Spacingd) is the second of its kind"),
     "axcodes": (config({**TURNED, "axcodes": "LPS"}), "has the axcodes 'LPS'; only 'RAS' is supported"),
     "keys": (config({**WINDOWED, "keys": ["image", "label"]}), "has the keys ['image', 'label']"),
     "missing reference": (config({**SPACED, "pixdim": "@nowhere"}), "refers to 'nowhere', which is not there"),
@@ -212,6 +216,7 @@ REFUSED = {
         "follows more than 20 ref",
     ),
     "network": (config(network={"_target_": "HighResNet"}), "(HighResNet) is not among MONAI's networks"),
+    "part of a network": (config(network={"_target_": "TopologyInstance"}), "(TopologyInstance) is not among"),
     "network of others": (
         config(network={"_target_": "os.system", "command": "ls"}),
         "by os.system, which is not",
@@ -220,17 +225,24 @@ REFUSED = {
     "network object": (config(network={**UNET, "act": {"_target_": "torch.nn.ReLU"}}), "has an object as an argument"),
     "classes": (config(num_classes=4), "has 4 out_channels, but configs/metadata.json describes 3"),
     "other network": (config(network={**UNET, "channels": [4, 9]}), "holds other weights than the network"),
-    "inferer": ({**config(), "inferer": {"_target_": "SimpleInferer"}}, "is not SlidingWindowInferer"),
-    "padding": (config(padding_mode="reflect"), "pads with reflect"),
-    "window": (config(roi_size=[-1, 8, 8]), "window.shape_voxel.0 = -1 is not valid"),
+    "inferer": ({**config(), "inferer": {"_target_": "PatchInferer"}}, "(PatchInferer) is none of the inferers"),
+    "padding": (config(padding_mode="symmetric"), "pads with 'symmetric'"),
+    "window": (config(roi_size=[3000, 8, 8]), "window.shape_voxel.0 = 3000 is not valid"),
+    "window of two": (config(roi_size=[8, 8]), "has the roi_size [8, 8], not 3 numbers"),
     "no inverse": (config(SPACED, post=(SOFTMAX, ARGMAX)), "has no Invertd"),
     "nearest": (config(SPACED, post=(SOFTMAX, {**INVERSE, "nearest_interp": True}, ARGMAX)), "has nearest_interp true"),
-    "classes inverted": (
-        config(SPACED, post=(SOFTMAX, ARGMAX, INVERSE)),
-        "is Activationsd, AsDiscreted, Invertd",
+    "order": (config(post=(ARGMAX, SOFTMAX)), "is AsDiscreted, Activationsd; Activationsd must come before"),
+    "holes": (config(post=(ARGMAX, {"_target_": "FillHoles"})), "(FillHoles) is not known here"),
+    "overlapping": (config(post=(SIGMOID, THRESHOLD)), "threshold 0.5 for 3 channels, which may overlap"),
+    "lambda": (
+        config(post=(SIGMOID, THRESHOLD, {"_target_": "Lambdad", "keys": "pred", "func": "$lambda x: x.sum(0)"})),
+        "(Lambdad) has the function '$lambda x: x.sum(0)', which is code and is not run",
     ),
-    "components": (config(post=(ARGMAX, {"_target_": "FillHolesd"})), "postprocessing is AsDiscreted, FillHolesd"),
-    "overlapping": (config(post=(SIGMOID, THRESHOLD)), "threshold 0.5 for 3 channels"),
+    "two inverses": (config(post=(INVERSE, ARGMAX, INVERSE)), "(Invertd) occurs twice"),
+    "components of others": (
+        config(post=(ARGMAX, {"_target_": "KeepLargestConnectedComponentd", "keys": "pred", "applied_labels": [7]})),
+        "has the applied_labels [7]",
+    ),
 }
 
 

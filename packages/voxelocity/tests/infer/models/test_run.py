@@ -140,6 +140,7 @@ def test_a_description_of_other_bytes_is_refused_with_the_cure(tmp_path, content
         ("labels", {"0": "background", "65536": "organ"}, "'65536' is not valid"),
         ("window", [8, 8, 8], "window = [8, 8, 8] is not valid"),
         ("window", {"shape_voxel": [100_000] * 3}, "100000 is not valid"),
+        ("window", {"shape_voxel": [0, 8, 8]}, "window.shape_voxel (0, 8, 8) has a 0, which only models of other"),
         ("window", {"shape_voxel": [1, 1, 1]}, "window.shape_voxel (1, 1, 1) is not a multiple of (4, 4, 4)"),
         ("window", {"shape_voxel": [4, 4, 4]}, "leaves one voxel at the coarsest level"),
         ("window", {"shape_voxel": [8, 8, 8], "batch_size": 10**9}, "batch_size = 1000000000 is not valid"),

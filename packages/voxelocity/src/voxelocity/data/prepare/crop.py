@@ -75,11 +75,16 @@ def nonzero_box(image_cxyz: Array) -> Region:
 
 
 def undo_crop(array: Array, record: Mapping[str, Any]) -> Array:
-    """The array (x, y, z) put back into zeros of the shape that the scan had before this step. A new array."""
-    shape = tuple(int(n) for n in record["shape"])
-    restored = np.zeros(shape, dtype=array.dtype)
-    inside = tuple(slice(int(a), int(a) + n) for a, n in zip(record["start"], array.shape, strict=True))
-    restored[inside] = array
+    """The array (x, y, z) put back into zeros of the shape that the scan had before this step. A new array.
+
+    A step that added voxels has negative starts; these voxels are left out.
+    """
+    restored = np.zeros([int(n) for n in record["shape"]], dtype=array.dtype)
+    inside, taken = [], []
+    for start, length, num in zip(map(int, record["start"]), array.shape, restored.shape, strict=True):
+        inside.append(slice(max(0, start), min(num, start + length)))
+        taken.append(slice(max(0, -start), min(length, num - start)))
+    restored[tuple(inside)] = array[tuple(taken)]
     return restored
 
 

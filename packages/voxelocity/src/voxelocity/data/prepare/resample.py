@@ -15,7 +15,6 @@ from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array, Grid, Spacing, Volume, VolumeSpec
 from voxelocity.data.prepare.interpolate import (
     Positions,
-    first_positions,
     nearest_positions,
     resample_label,
     sample_along,
@@ -124,11 +123,12 @@ def _resample_label(label_xyz: Array, positions: tuple[Positions, ...], engine: 
 def positions_back(record: Mapping[str, Any]) -> tuple[Positions, ...]:
     """For each axis, where the voxels before this step lie on the axis after it; whole on its `nearest_axes`.
 
-    Both axes share their center, or their first voxel if the record has `first_stays`.
+    Both axes share their center, unless the record has the `positions`.
     """
+    if "positions" in record:
+        x, y, z = (np.array(axis, dtype=np.float64) for axis in record["positions"])
+        return x, y, z
     steps = zip(record["shape"], record["new_shape"], record["step_voxel"], strict=True)
-    if record.get("first_stays"):
-        return tuple(first_positions(int(after), int(before), 1.0 / float(step)) for before, after, step in steps)
     nearest = record.get("nearest_axes", ())
     return tuple(
         nearest_positions(int(after), int(before))

@@ -22,6 +22,10 @@ from voxelocity.data.prepare.interpolate import Positions, neighbors
 _SLAB_VALUES = 1 << 18
 # So that the blocks of the compiled loop are whole.
 _LEAST_PLANES = 8
+# Class numbers that were interpolated are rounded, halves down, whatever the rounding of their sum.
+_HALF = 0.5 + 1e-4
+
+_LABELS_STEP = "labels"
 
 Trace = Sequence[Mapping[str, Any]]
 
@@ -29,8 +33,9 @@ Trace = Sequence[Mapping[str, Any]]
 def restore_labels(labels_xyz: Array, trace: Trace) -> Array:
     """Class indices (x, y, z) of a prepared volume, on the scan's own grid. The dtype is kept; C-contiguous.
 
-    Exact if the scan was only reoriented and cropped; nearest neighbor if it was resampled. Voxels that were cropped
-    away become 0. Without a trace, returns the argument itself if it is C-contiguous.
+    Exact if the scan was only reoriented and cropped. If it was resampled, each voxel takes its nearest neighbor or,
+    if the record says so, the interpolated class number, rounded. Voxels that were cropped away become 0. Without a
+    trace, returns the argument itself if it is C-contiguous.
     """
     for record in reversed(trace):
         labels_xyz = _undo(labels_xyz, record)
@@ -42,8 +47,8 @@ def restore_scores(scores_xyz: Array, trace: Trace) -> Array:
 
     Interpolated linearly, as float32, if the scan was resampled; unchanged otherwise.
     """
-    steps = list(trace)
-    if is_resampled(trace):
+    steps = [record for record in trace if record["step"] != _LABELS_STEP]
+    if is_resampled(steps):
         scores_xyz = resample.interpolate(scores_xyz, resample.positions_back(steps.pop()))
     for record in reversed(steps):
         scores_xyz = _undo(scores_xyz, record)
@@ -205,6 +210,20 @@ class Restoration:
         return restore_labels(np.zeros(self.shape, dtype=np.uint8) if labels is None else labels, self._steps)
 
 
+def labels_record(kept_largest: Sequence[int] = ()) -> dict[str, Any]:
+    """The last record in the trace of a volume whose classes are brought back, not their scores.
+
+    Args:
+        kept_largest: classes of which only the largest component is brought back.
+    """
+    return {"step": _LABELS_STEP, "kept_largest": list(kept_largest)}
+
+
+def kept_largest(trace: Trace) -> tuple[int, ...]:
+    """The classes of which only the largest component is brought back."""
+    return tuple(trace[-1].get("kept_largest", ())) if trace else ()
+
+
 def is_resampled(trace: Trace) -> bool:
     """Whether restoring interpolates, which needs probabilities. Otherwise the class of each voxel is enough."""
     return len(trace) > 0 and trace[-1]["step"] == resample.STEP
@@ -266,9 +285,14 @@ def fill_classes_plain(
 def _undo(labels: Array, record: Mapping[str, Any]) -> Array:
     if record["step"] == orient.STEP:
         return orient.undo_orient(labels, record)
+    if record["step"] == _LABELS_STEP:
+        return labels
     if record["step"] == crop.STEP:
         return crop.undo_crop(labels, record)
     assert record["step"] == resample.STEP, f"unknown step in the trace: {record['step']}"
+    if record.get("interpolates_labels"):
+        values = resample.interpolate(labels, resample.positions_back(record))
+        return np.ceil(values - np.float32(_HALF)).astype(labels.dtype)
     # Half a voxel is rounded up, not to even, so that every voxel is repeated equally often.
     nearest = [np.floor(axis + 0.5).astype(np.intp) for axis in resample.positions_back(record)]
     limits = [n - 1 for n in labels.shape]

@@ -1,35 +1,41 @@
-"""A MONAI bundle read as data: its network from a list of MONAI's own, its preprocessing from transforms known here.
+"""A MONAI bundle read as data: its network from a list of MONAI's own, its transforms from those known here.
 
 `configs/metadata.json` names classes, `configs/inference.json` (or `.yaml`) describes what is done, `models/model.pt`
-holds the weights. Expressions are never evaluated.
+holds the weights. Of expressions, only harmless ones are computed (`bundle_expressions`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from voxelocity.core.contracts import DeterministicStage
 from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.bundle_config import BundleConfig, Component
-from voxelocity.infer.models.bundle_prepare import BundlePreparation, check_keys, preparation_of
-from voxelocity.infer.models.foreign_files import network_with, read_checkpoint, read_json
+from voxelocity.infer.models.bundle_grid import CheckWhole, PadToWindow
+from voxelocity.infer.models.bundle_network import Shaping, build_network, why_not_whole
+from voxelocity.infer.models.bundle_outputs import meaning_of
+from voxelocity.infer.models.bundle_prepare import preparation_of
+from voxelocity.infer.models.foreign_files import read_json
 from voxelocity.infer.models.kinds import METADATA
 from voxelocity.infer.runtimes.contract import in_one_line
 from voxelocity_observe.core.errors import ConfigError, InputError
 from voxelocity_observe.core.plain import shortened
 
-_WEIGHTS = Path("models") / "model.pt"
-# Those that return logits in evaluation mode, and load nothing.
-_NETWORKS = ("AttentionUnet", "BasicUNet", "DynUNet", "SegResNet", "SegResNetDS", "SwinUNETR", "UNETR", "UNet", "VNet")
 _MAX_CHANNELS = 256
-# Words in the names of arguments that say how many layers or blocks a network has.
-_COUNTED = ("num_", "depth", "blocks", "layers", "units")
-_MOST_COUNTED = 256
-_WITHOUT_EFFECT = ("SaveImaged", "EnsureTyped", "ToTensord", "DeleteItemsd")
+_SLIDING, _SLICES, _SIMPLE = "SlidingWindowInferer", "SliceInferer", "SimpleInferer"
+# Names of MONAI and of NumPy.
+_PADDING = {"constant": "constant", "replicate": "edge", "reflect": "reflect", "circular": "wrap"}
+_WITHOUT_EFFECT = (
+    "sw_device",
+    "device",
+    "progress",
+    "cache_roi_weight_map",
+    "cpu_thresh",
+    "buffer_steps",
+    "buffer_dim",
+)
 
 
 def open_bundle(folder: Path) -> Model:
@@ -40,20 +46,45 @@ def open_bundle(folder: Path) -> Model:
             does it, or code.
     """
     config = BundleConfig(folder)
+    channels, names = _names(folder / METADATA)
     preparation = preparation_of(config.components("preprocessing"))
-    channels, labels = _names(folder / METADATA)
+    meaning = meaning_of(config, preparation, names)
+    inferer = config.component("@inferer", "inferer")
+    window, slice_axis, padding = _window(inferer)
+    kept = tuple(meaning.labels[sorted(meaning.labels)[index]] for index in meaning.kept_largest)
     spec_values = {
         "channels": channels,
-        "window": _window(config.component("@inferer", "inferer")),
+        "labels": dict(meaning.labels),
+        "region_order": meaning.region_order,
+        "restored": meaning.restored,
+        "keep_largest": kept if meaning.is_kept_on_scan else (),
+        "window": window,
         "precision": {"compute": "float32"},
-        **_meaning(config, preparation, labels),
     }
     try:
         spec = PredictionSpec.parse(spec_values, where=str(config.path))
     except ConfigError as error:
         raise InputError(f"infer: {error}; run the bundle with MONAI itself") from None
-    network = _network(config.component("@network_def", "network_def"), folder / _WEIGHTS, spec)
-    return Model(folder=folder, network=network, spec=spec, preparation=preparation)
+    network = build_network(
+        config.component("@network_def", "network_def"),
+        config.weights_path(),
+        (len(channels), *spec.window.shape_voxel),
+        num_channels=len(names),
+        shaping=Shaping(slice_axis=slice_axis, channels=meaning.channels, has_background=meaning.has_background),
+    )
+    later: list[DeterministicStage] = []
+    if padding != ("constant", 0.0):
+        later.append(PadToWindow(spec.window.shape_voxel, *padding))
+    if inferer.name == _SIMPLE:
+        later.append(CheckWhole(why_not_whole(network, len(channels))))
+    back_classes = () if meaning.is_kept_on_scan else meaning.kept_largest
+    return Model(
+        folder=folder,
+        network=network,
+        spec=spec,
+        preparation=preparation.bringing_back(meaning.back, back_classes, *later),
+        doubts=meaning.doubts,
+    )
 
 
 def _names(path: Path) -> tuple[list[str], dict[int, str]]:
@@ -64,7 +95,7 @@ def _names(path: Path) -> tuple[list[str], dict[int, str]]:
         image, output = formats["inputs"]["image"], formats["outputs"]["pred"]
         found = []
         for part in (image, output):
-            names, num_channels = part.get("channel_def") or {}, part["num_channels"]
+            names, num_channels = part.get("channel_def") or part.get("label_def") or {}, part["num_channels"]
             if not 1 <= num_channels <= _MAX_CHANNELS:
                 raise TypeError(f"num_channels is {num_channels}")
             found.append({index: str(names.get(str(index), f"channel {index}")) for index in range(num_channels)})
@@ -73,121 +104,55 @@ def _names(path: Path) -> tuple[list[str], dict[int, str]]:
             f"infer: {path} does not describe network_data_format with inputs.image and outputs.pred and their "
             f"num_channels ({in_one_line(error)}); complete it as MONAI's bundle specification says"
         ) from None
+    if output.get("format") == "classification" or str(output.get("type")).startswith("probabilit"):
+        raise InputError(
+            f"infer: {path} describes a network that classifies images of {shortened(image.get('spatial_shape'))} "
+            "pixels, and no segmentation of volumes; run the bundle with MONAI itself (python -m monai.bundle run)"
+        )
     return list(found[0].values()), found[1]
 
 
-def _window(inferer: Component) -> dict[str, Any]:
-    if inferer.name != "SlidingWindowInferer":
-        raise inferer.error("is not SlidingWindowInferer, the only inferer that is supported")
-    defaults = {"roi_size": None, "sw_batch_size": 1, "overlap": 0.25, "mode": "constant", "sigma_scale": 0.125}
-    taken = inferer.take(
-        {**defaults, "padding_mode": "constant", "cval": 0.0},
-        without_effect=("sw_device", "device", "progress", "cache_roi_weight_map", "cpu_thresh", "buffer_steps",
-                        "buffer_dim"),
-    )  # fmt: skip
-    if taken["padding_mode"] != "constant" or taken["cval"] != 0.0:
-        raise inferer.error(f"pads with {taken['padding_mode']} {taken['cval']}; only zeros are supported")
+def _window(inferer: Component) -> tuple[dict[str, Any], int | None, tuple[Any, float]]:
+    """The fields of the window, the axis across which a 2-D network sees planes, and `PadToWindow.mode` and `value`."""
+    if inferer.name == _SIMPLE:
+        inferer.take({})
+        return {"shape_voxel": (0, 0, 0), "blend": "uniform", "reuse_constant": False}, None, ("constant", 0.0)
+    if inferer.name not in (_SLIDING, _SLICES):
+        raise inferer.error(f"is none of the inferers that are supported: {_SLIDING}, {_SLICES}, {_SIMPLE}")
+    defaults: dict[str, Any] = {
+        "roi_size": None, "sw_batch_size": 1, "overlap": 0.25, "mode": "constant", "sigma_scale": 0.125,
+        "padding_mode": "constant", "cval": 0.0, **({"spatial_dim": 0} if inferer.name == _SLICES else {}),
+    }  # fmt: skip
+    taken = inferer.take(defaults, without_effect=_WITHOUT_EFFECT)
+    if str(taken["padding_mode"]) not in _PADDING or not isinstance(taken["cval"], int | float):
+        raise inferer.error(f"pads with {shortened(taken['padding_mode'])} {shortened(taken['cval'])}: not supported")
     if taken["mode"] not in ("constant", "gaussian"):
-        raise inferer.error(f"has the mode {taken['mode']!r}; only 'constant' and 'gaussian' are supported")
-    return {
-        "shape_voxel": taken["roi_size"],
+        raise inferer.error(f"has the mode {shortened(taken['mode'])}; only 'constant' and 'gaussian' are supported")
+    shape, slice_axis = _shape(inferer, taken)
+    window = {
+        "shape_voxel": shape,
         "batch_size": taken["sw_batch_size"],
         "overlap": taken["overlap"],
         "sigma_scale": taken["sigma_scale"],
         "blend": "uniform" if taken["mode"] == "constant" else "gaussian",
+        "reuse_constant": 0 not in shape,
     }
+    mode = _PADDING[str(taken["padding_mode"])]
+    return window, slice_axis, (mode, float(taken["cval"]) if mode == "constant" else 0.0)
 
 
-def _meaning(config: BundleConfig, preparation: BundlePreparation, names: Mapping[int, str]) -> dict[str, Any]:
-    """The fields of the description that follow from the postprocessing."""
-    steps = [component for component in config.components("postprocessing") if component.name not in _WITHOUT_EFFECT]
-    order = [step.name for step in steps]
-    if order not in (
-        ["Activationsd", "Invertd", "AsDiscreted"], ["Invertd", "Activationsd", "AsDiscreted"],
-        ["Invertd", "AsDiscreted"], ["Activationsd", "AsDiscreted"], ["AsDiscreted"],
-    ):  # fmt: skip
-        raise config.error(
-            "postprocessing", f"is {', '.join(order)}; only Activationsd, Invertd and AsDiscreted are supported, the "
-            "last one at the end"
-        )  # fmt: skip
-    by_name = {step.name: step for step in steps}
-    if "Invertd" in by_name:
-        _check_inverse(by_name["Invertd"], preparation)
-    elif preparation.moves_voxels:
-        raise config.error("postprocessing", "has no Invertd, so predictions would not be on the scan's own grid")
-    softmax, sigmoid = False, False
-    if "Activationsd" in by_name:
-        taken = by_name["Activationsd"].take({"keys": "pred", "softmax": False, "sigmoid": False})
-        check_keys(by_name["Activationsd"], taken["keys"], "pred")
-        softmax, sigmoid = taken["softmax"], taken["sigmoid"]
-    discrete = by_name["AsDiscreted"]
-    taken = discrete.take({"keys": "pred", "argmax": False, "threshold": None})
-    check_keys(discrete, taken["keys"], "pred")
-    if taken["argmax"] is True and taken["threshold"] is None and not sigmoid:
-        is_before = softmax and order[0] == "Activationsd"
-        return {"labels": dict(names), "restored": "probabilities" if is_before else "logits"}
-    is_half = sigmoid and not softmax and taken["threshold"] == 0.5 and not taken["argmax"]
-    if not is_half or len(names) != 1:
-        raise discrete.error(
-            f"has argmax {taken['argmax']} and threshold {taken['threshold']} for {len(names)} channels; only softmax "
-            "or nothing with argmax, and sigmoid of one channel with threshold 0.5, are supported"
-        )
-    if preparation.resamples and order[0] == "Activationsd":
-        raise discrete.error("follows probabilities of one channel that Invertd interpolates, which is not supported")
-    return {"labels": {0: "background", 1: names[0]}, "region_order": (1,), "restored": "logits"}
-
-
-def _check_inverse(inverse: Component, preparation: BundlePreparation) -> None:
-    taken = inverse.take(
-        {"keys": "pred", "nearest_interp": True},
-        without_effect=("transform", "orig_keys", "meta_keys", "orig_meta_keys", "meta_key_postfix", "to_tensor",
-                        "device"),
-    )  # fmt: skip
-    check_keys(inverse, taken["keys"], "pred")
-    if taken["nearest_interp"] not in (False, [False]) and preparation.resamples:
-        raise inverse.error("has nearest_interp true, which is not supported together with Spacingd")
-
-
-def _check_counts(described: Component, arguments: Mapping[str, Any], *, most: int) -> None:
-    """Refuses numbers of layers and the like that no network with these weights has, before they are all made."""
-    for key, value in arguments.items():
-        counts = value if isinstance(value, list | tuple) else [value]
-        is_counted = any(word in key for word in _COUNTED)
-        if is_counted and any(isinstance(count, int | float) and count > most for count in counts):
-            raise described.error(f"has {key} {shortened(value)}, more than its weights have parts")
-
-
-def _network(described: Component, path: Path, spec: PredictionSpec) -> torch.nn.Module:
-    if described.name not in _NETWORKS:
-        raise described.error(f"is not among MONAI's networks that are known here: {', '.join(_NETWORKS)}")
-    arguments = described.config.resolved(dict(described.arguments), described.where)
-    if "_target_" in repr(arguments):
-        raise described.error("has an object as an argument; only plain values are supported")
-    outputs = arguments.get("out_channels", spec.num_outputs)
-    if outputs != spec.num_outputs:
-        raise described.error(f"has {outputs} out_channels, but {METADATA} describes {spec.num_outputs}")
-    if not path.is_file():
-        code = path.with_suffix(".ts")
-        why = f"{code.name} is TorchScript, which is code" if code.is_file() else "it belongs to the bundle"
-        raise InputError(f"infer: {path} is missing; {why}: add {path.name}, the weights of the network")
-    weights = read_checkpoint(path)
-    # A checkpoint of an engine holds the weights under this name.
-    if isinstance(weights.get("model"), Mapping):
-        weights = weights["model"]
-    _check_counts(described, arguments, most=max(_MOST_COUNTED, len(weights)))
-    import monai.networks.nets
-
-    kind = getattr(monai.networks.nets, described.name)
-    try:
-        return network_with(
-            partial(kind, **arguments),
-            weights,
-            path,
-            hint="take both files from one version of the bundle",
-            batch_bcxyz=(1, len(spec.channels), *spec.window.shape_voxel),
-        )
-    except InputError:
-        raise
-    # MONAI's classes check few of their arguments; what the others break may raise anything.
-    except Exception as error:
-        raise described.error(f"cannot be made from {shortened(arguments)} ({in_one_line(error)})") from None
+def _shape(inferer: Component, taken: Mapping[str, Any]) -> tuple[list[Any], int | None]:
+    """The edges of a window, 0 for the length of a volume, and the axis of one voxel for a 2-D network."""
+    num_axes = 2 if inferer.name == _SLICES else 3
+    given = taken["roi_size"]
+    edges = [given] * num_axes if isinstance(given, int) else given
+    if not isinstance(edges, list) or len(edges) != num_axes:
+        raise inferer.error(f"has the roi_size {shortened(given)}, not {num_axes} numbers")
+    # As in MONAI, none and negative ones stand for the whole.
+    shape = [0 if edge is None or (isinstance(edge, int) and edge < 0) else edge for edge in edges]
+    if inferer.name == _SLIDING:
+        return shape, None
+    axis = taken["spatial_dim"]
+    if isinstance(axis, bool) or axis not in (0, 1, 2):
+        raise inferer.error(f"has the spatial_dim {shortened(axis)}; only 0, 1 and 2 are supported")
+    return [*shape[:axis], 1, *shape[axis:]], axis

@@ -1,4 +1,5 @@
-"""The configuration of a MONAI bundle as plain data: references are followed, expressions are refused."""
+"""The configuration of a MONAI bundle as plain data: references are followed, harmless expressions are computed, and
+all others are refused (`bundle_expressions`)."""
 
 from __future__ import annotations
 
@@ -7,11 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from voxelocity.infer.models.bundle_expressions import ExpressionError, Sources, evaluate, plain_reference
+from voxelocity.infer.models.foreign_files import read_checkpoint
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.plain import excerpt, parse_yaml, shortened
 from voxelocity_observe.core.whole_file import check_is_file
 
 _NAMES = ("inference.json", "inference.yaml", "inference.yml")
+_WEIGHTS = Path("models") / "model.pt"
+_LOADER = "CheckpointLoader"
 _MAX_REFERENCES = 20
 # A bundle of the model zoo has a few hundred; a kilobyte of references to references could make 10^12.
 _MAX_VALUES = 20_000
@@ -31,7 +36,7 @@ class BundleConfig:
         found = [path for name in _NAMES if (path := folder / "configs" / name).is_file()]
         if not found:
             raise InputError(f"infer: {folder / 'configs'} holds none of {', '.join(_NAMES)}; copy the bundle again")
-        self.path = found[0]
+        self.path, self._folder = found[0], folder
         if (num_bytes := self.path.stat().st_size) > _MOST_BYTES:
             raise InputError(
                 f"infer: {self.path} has {num_bytes:,} bytes, more than any configuration needs; copy the bundle again"
@@ -44,28 +49,22 @@ class BundleConfig:
             raise InputError(f"infer: {self.path} is damaged ({excerpt(error)}); copy it again") from None
         if not isinstance(values, dict):
             raise InputError(f"infer: {self.path} is damaged (it holds no keys and values); copy it again")
-        self._values = values
+        # MONAI's users name it on the command line.
+        self._values = {**values, "bundle_root": "."}
         self._num_resolved = 0
+        self._loaded: dict[Path, dict[str, Any]] = {}
 
     def error(self, where: str, why: str) -> InputError:
         """The error for a part of this file."""
         return InputError(f"infer: {self.path}: {where} {why}; run the bundle with MONAI itself")
 
     def resolved(self, value: Any, where: str, *, num_references: int = 0) -> Any:
-        """The value with references replaced by what they name.
+        """The value with references replaced by what they name, and harmless expressions by their values.
 
         Raises:
-            InputError: something in it is an expression, or a reference leads nowhere.
+            InputError: something in it is another expression, or a reference leads nowhere.
         """
-        self._num_resolved += 1
-        if self._num_resolved > _MAX_VALUES:
-            raise self.error(where, f"makes, with its references, more than {_MAX_VALUES} values of this file")
-        if isinstance(value, str) and value.startswith("$"):
-            raise self.error(where, f"is the expression {shortened(value)}, which is code and is not evaluated")
-        if isinstance(value, str) and value[:1] in ("@", "%"):
-            if num_references > _MAX_REFERENCES:
-                raise self.error(where, f"follows more than {_MAX_REFERENCES} references, the last is {value!r}")
-            return self.resolved(self._at(value[1:], where), value[1:], num_references=num_references + 1)
+        value, where, num_references = self._follow(value, where, num_references)
         if isinstance(value, Mapping):
             return {key: self.resolved(item, f"{where}::{key}", num_references=num_references)
                     for key, item in value.items()}  # fmt: skip
@@ -76,7 +75,7 @@ class BundleConfig:
 
     def component(self, value: Any, where: str) -> Component:
         """The object that a value describes with `_target_`, its arguments not resolved yet."""
-        value, where = self._follow(value, where)
+        value, where, _ = self._follow(value, where)
         if not isinstance(value, Mapping) or not isinstance(value.get("_target_"), str):
             raise self.error(where, f"is {shortened(value)}, not an object with _target_")
         arguments = {key: argument for key, argument in value.items() if key not in _NO_ARGUMENTS}
@@ -91,21 +90,67 @@ class BundleConfig:
         chain = self.component(f"@{where}", where)
         if chain.name != "Compose":
             raise self.error(where, f"is made by {chain.name}, not by Compose")
-        transforms, place = self._follow(chain.arguments.get("transforms", []), f"{where}::transforms")
+        transforms, place, _ = self._follow(chain.arguments.get("transforms", []), f"{where}::transforms")
         if not isinstance(transforms, list):
             raise self.error(place, f"is {shortened(transforms)}, not a list of transforms")
         found = [self.component(transform, f"{place}::{index}") for index, transform in enumerate(transforms)]
         return [component for component in found if not component.is_disabled]
 
-    def _follow(self, value: Any, where: str) -> tuple[Any, str]:
-        """What a value refers to, by way of other references, and where that stands."""
-        for _ in range(_MAX_REFERENCES):
-            if not (isinstance(value, str) and value[:1] in ("@", "%")):
-                break
-            value, where = self._at(value[1:], where), value[1:]
-        if isinstance(value, str) and value.startswith("$"):
-            raise self.error(where, f"is the expression {shortened(value)}, which is code and is not evaluated")
-        return value, where
+    def weights_path(self) -> Path:
+        """Where the bundle's `CheckpointLoader` finds the weights, if that is in the bundle; else `models/model.pt`."""
+        try:
+            handlers, _, _ = self._follow(self._values.get("handlers", []), "handlers")
+            loader, _, _ = self._follow(self._values.get("checkpointloader"), "checkpointloader")
+            for described in (loader, *(handlers if isinstance(handlers, list) else ())):
+                if isinstance(described, Mapping) and str(described.get("_target_")).rpartition(".")[2] == _LOADER:
+                    return self._inside(self.resolved(described.get("load_path"), _LOADER), _LOADER)
+        # What names it may be code, or the file of another machine.
+        except InputError:
+            pass
+        return self._folder / _WEIGHTS
+
+    def _follow(self, value: Any, where: str, num_references: int = 0) -> tuple[Any, str, int]:
+        """What a value leads to by references and expressions, where that stands, and over how many of them."""
+        self._num_resolved += 1
+        if self._num_resolved > _MAX_VALUES:
+            raise self.error(where, f"makes, with its references, more than {_MAX_VALUES} values of this file")
+        while isinstance(value, str) and value[:1] in ("@", "%", "$"):
+            num_references += 1
+            if num_references > _MAX_REFERENCES:
+                raise self.error(
+                    where, f"follows more than {_MAX_REFERENCES} references, the last is {shortened(value)}"
+                )
+            reference = plain_reference(value[1:]) if value.startswith("$") else value
+            if reference:
+                value, where = self._at(reference[1:], where), reference[1:]
+            else:
+                value = self._computed(value, where, num_references)
+        return value, where, num_references
+
+    def _computed(self, value: str, where: str, num_references: int) -> Any:
+        def follow(inner: Any) -> Any:
+            return self._follow(inner, where, num_references)[0]
+
+        try:
+            return evaluate(value[1:], Sources(follow=follow, load=lambda text: self._load(text, where)))
+        except ExpressionError as error:
+            why = f"is the expression {shortened(value)}, which is code and is not evaluated ({excerpt(error)})"
+            raise self.error(where, why) from None
+
+    def _load(self, text: str, where: str) -> dict[str, Any]:
+        path = self._inside(text, where)
+        if not path.is_file():
+            raise InputError(f"infer: {path} is missing, which {self.path}: {where} reads; copy it too")
+        if path not in self._loaded:
+            self._loaded[path] = read_checkpoint(path, with_arrays=True)
+        return self._loaded[path]
+
+    def _inside(self, text: Any, where: str) -> Path:
+        """The file of the bundle that a text names."""
+        path = Path(text) if isinstance(text, str) else Path("..")
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise self.error(where, f"names the file {shortened(text)}, which is not in the bundle")
+        return self._folder / path
 
     def _at(self, identifier: str, where: str) -> Any:
         value: Any = self._values
@@ -115,7 +160,7 @@ class BundleConfig:
             elif isinstance(value, list) and part.isdecimal() and len(part) < 10 and int(part) < len(value):
                 value = value[int(part)]
             else:
-                raise self.error(where, f"refers to '{identifier}', which is not there")
+                raise self.error(where, f"refers to '{excerpt(identifier, 80)}', which is not there")
         return value
 
 
@@ -141,7 +186,7 @@ class Component:
         """
         for key in self.arguments:
             if key not in defaults and key not in without_effect:
-                raise self.error(f"has the argument {key}, which is not supported")
+                raise self.error(f"has the argument {excerpt(key, 80)}, which is not supported")
         return {
             key: self.config.resolved(self.arguments[key], f"{self.where}::{key}") if key in self.arguments else value
             for key, value in defaults.items()

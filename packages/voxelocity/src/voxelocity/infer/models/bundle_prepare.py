@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,25 +11,31 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.contracts import DeterministicStage, StageEffect
-from voxelocity.core.region import Index3
-from voxelocity.core.volume import Grid, Spacing, Volume, VolumeSpec
-from voxelocity.data.prepare import CropToNonzero, OrientToRAS, first_positions, resize_record
-from voxelocity.data.prepare.resample import interpolate
+from voxelocity.core.volume import Volume, VolumeSpec
+from voxelocity.data.prepare import CropToNonzero, OrientToRAS, labels_record
 from voxelocity.infer.models.bundle_config import Component
-from voxelocity_observe.core.errors import ScanError
+from voxelocity.infer.models.bundle_grid import Back, ResampleAsMonai, resampling_last
+from voxelocity_observe.core.plain import shortened
 
-_SAME_SPACING_MM = 1e-3
-"""MONAI's AFFINE_TOL."""
-_MAX_VOXELS = 2**31 - 1
+# All read the same voxels, and `data.decode` reads them too.
+_READERS = ("none", "itkreader", "nibabelreader", "nibabelgpureader", "nrrdreader", "pydicomreader", "pilreader")
 
 Float32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class BundlePreparation:
-    """Stage: the image in float32 after all stages, its label dropped."""
+    """Stage: the image in float32 after all stages, its label dropped.
+
+    Attributes:
+        stages: in order.
+        back: what is brought back to the scan's grid.
+        kept_largest: class indices of which only the largest component is brought back, if classes are.
+    """
 
     stages: tuple[DeterministicStage, ...]
+    back: Back = "scores"
+    kept_largest: tuple[int, ...] = ()
 
     @property
     def moves_voxels(self) -> bool:
@@ -39,7 +44,18 @@ class BundlePreparation:
 
     @property
     def resamples(self) -> bool:
-        return any(isinstance(stage, _Spacing) for stage in self.stages)
+        return any(isinstance(stage, ResampleAsMonai) for stage in self.stages)
+
+    @property
+    def crops_resampled(self) -> bool:
+        """Whether voxels are cut off after the resampling."""
+        kinds = [type(stage) for stage in self.stages]
+        return ResampleAsMonai in kinds and CropToNonzero in kinds[kinds.index(ResampleAsMonai) :]
+
+    def bringing_back(self, back: Back, kept_largest: tuple[int, ...], *later: DeterministicStage) -> BundlePreparation:
+        """The same, with another way back, and with stages after the others."""
+        stages = (replace(stage, back=back) if isinstance(stage, ResampleAsMonai) else stage for stage in self.stages)
+        return BundlePreparation((*stages, *later), back, kept_largest)
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
         """The effect on a scan of this spec; with cropping, an upper bound.
@@ -55,7 +71,8 @@ class BundlePreparation:
 
     def fingerprint(self) -> str:
         content = "+".join(stage.fingerprint() for stage in self.stages)
-        return f"bundle-v1-{hashlib.blake2b(content.encode(), digest_size=12).hexdigest()}"
+        content += f"{self.back}{self.kept_largest}"
+        return f"bundle-v2-{hashlib.blake2b(content.encode(), digest_size=12).hexdigest()}"
 
     def __call__(self, volume: Volume) -> Volume:
         """The prepared volume.
@@ -66,6 +83,9 @@ class BundlePreparation:
         volume = volume.with_(image=volume.intensities(), scaling=(), label=None)
         for stage in self.stages:
             volume = stage(volume)
+            volume = volume.with_(trace=tuple(resampling_last(volume.trace, volume.grid.shape)))
+        if self.back != "scores":
+            volume = volume.with_(trace=(*volume.trace, labels_record(self.kept_largest)))
         return volume.with_(image=np.ascontiguousarray(volume.image, dtype=np.float32))
 
 
@@ -73,8 +93,7 @@ def preparation_of(transforms: Sequence[Component]) -> BundlePreparation:
     """The stages that these transforms describe.
 
     Raises:
-        InputError: a transform, or one of its arguments, is not known here; or the scan is cropped after its spacing
-            was changed.
+        InputError: a transform, or one of its arguments, is not known here; or the spacing is changed twice.
     """
     stages: list[DeterministicStage] = []
     for transform in transforms:
@@ -83,8 +102,8 @@ def preparation_of(transforms: Sequence[Component]) -> BundlePreparation:
         stage = _STAGES[transform.name](transform)
         if stage is None:
             continue
-        if any(isinstance(other, _Spacing) for other in stages) and not isinstance(stage, _Intensity):
-            raise transform.error("comes after Spacingd, which is not supported")
+        if isinstance(stage, ResampleAsMonai) and any(isinstance(other, ResampleAsMonai) for other in stages):
+            raise transform.error("is the second of its kind; only one is supported")
         stages.append(stage)
     return BundlePreparation(tuple(stages))
 
@@ -119,62 +138,27 @@ class _Intensity:
         return volume.with_(image=image)
 
 
-@dataclass(frozen=True)
-class _Spacing:
-    """Stage: as MONAI's `Spacing`, linear: the first voxel stays in place, and the last samples repeat the border."""
-
-    spacing_mm: Spacing
-
-    def describe(self, spec: VolumeSpec) -> StageEffect:
-        shape, steps = self._plan(spec.grid, who="the scan")
-        new = replace(spec, grid=_stepped(spec.grid, shape, steps), dtype="float32")
-        return StageEffect(spec=new, scratch_bytes=2 * max(spec.image_bytes, new.image_bytes))
-
-    def fingerprint(self) -> str:
-        return f"Spacing{self.spacing_mm}"
-
-    def __call__(self, volume: Volume) -> Volume:
-        shape, steps = self._plan(volume.grid, who=f"case '{volume.case_id}'")
-        if steps == (1.0, 1.0, 1.0):
-            return volume
-        before = volume.grid.shape
-        positions = tuple(first_positions(*along_axis) for along_axis in zip(before, shape, steps, strict=True))
-        record = {**resize_record(before, shape), "step_voxel": list(steps), "first_stays": True}
-        return volume.with_(
-            image=interpolate(volume.image, positions),
-            grid=_stepped(volume.grid, shape, steps),
-            trace=(*volume.trace, record),
-        )
-
-    def _plan(self, grid: Grid, *, who: str) -> tuple[Index3, Spacing]:
-        steps, shape = [1.0, 1.0, 1.0], list(grid.shape)
-        for axis, (old, new) in enumerate(zip(grid.spacing_mm, self.spacing_mm, strict=True)):
-            if not (math.isfinite(old) and old > 0.0):
-                raise ScanError(f"infer: {who} has the spacing {grid.spacing_mm} mm; fix its header, or leave it out")
-            if abs(old - new) > _SAME_SPACING_MM:
-                steps[axis] = new / old
-                shape[axis] = round((grid.shape[axis] - 1) * old / new + 1)
-        if math.prod(shape) > _MAX_VOXELS:
-            raise ScanError(
-                f"infer: {who} would have {' x '.join(map(str, shape))} voxels at the spacing of the network, "
-                f"{self.spacing_mm} mm, more than the supported {_MAX_VOXELS:,}; check the spacing {grid.spacing_mm} "
-                "mm in its header, or crop it"
-            )
-        return (shape[0], shape[1], shape[2]), (steps[0], steps[1], steps[2])
-
-
-def _stepped(grid: Grid, shape: Index3, steps: Spacing) -> Grid:
-    affine = grid.matrix
-    affine[:3, :3] *= steps
-    return Grid.of(shape, affine)
-
-
 def _nothing(*without_effect: str) -> Callable[[Component], None]:
     def check(transform: Component) -> None:
         taken = transform.take({"keys": "image"}, without_effect=without_effect)
         check_keys(transform, taken["keys"], "image")
 
     return check
+
+
+def _load(transform: Component) -> None:
+    without_effect = ("image_only", "ensure_channel_first", "dtype", "meta_keys", "meta_key_postfix", "simple_keys")
+    taken = transform.take({"keys": "image", "reader": None}, without_effect=without_effect)
+    check_keys(transform, taken["keys"], "image")
+    if str(taken["reader"]).lower() not in _READERS:
+        raise transform.error(f"has the reader {shortened(taken['reader'])}; only readers of MONAI are supported")
+
+
+def _cast(transform: Component) -> None:
+    taken = transform.take({"keys": "image", "dtype": "float32"}, without_effect=("allow_missing_keys",))
+    check_keys(transform, taken["keys"], "image")
+    if taken["dtype"] != "float32":
+        raise transform.error(f"has the dtype {shortened(taken['dtype'])}; only float32 is supported")
 
 
 def _orientation(transform: Component) -> DeterministicStage:
@@ -196,7 +180,7 @@ def _spacing(transform: Component) -> DeterministicStage:
         if taken[key] not in (wanted, [wanted]):
             raise transform.error(f"has {key} {taken[key]!r}; only {wanted!r} is supported")
     x, y, z = map(float, pixdim)
-    return _Spacing((x, y, z))
+    return ResampleAsMonai((x, y, z))
 
 
 def _foreground(transform: Component) -> DeterministicStage:
@@ -276,9 +260,11 @@ def _intensity(transform: Component, taken: Mapping[str, Any], change: Callable[
 
 
 _STAGES: Mapping[str, Callable[[Component], DeterministicStage | None]] = {
-    "LoadImaged": _nothing("image_only", "ensure_channel_first", "dtype", "meta_keys", "meta_key_postfix"),
+    "LoadImaged": _load,
     "EnsureChannelFirstd": _nothing("channel_dim", "strict_check"),
     "EnsureTyped": _nothing("data_type", "dtype", "device", "wrap_sequence", "track_meta"),
+    "ToTensord": _nothing("dtype", "device", "wrap_sequence", "track_meta"),
+    "CastToTyped": _cast,
     "Orientationd": _orientation,
     "Spacingd": _spacing,
     "CropForegroundd": _foreground,

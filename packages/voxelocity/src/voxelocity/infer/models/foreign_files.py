@@ -23,6 +23,42 @@ _NUMPY_TYPES: list[Any] = [
     *(type(np.dtype(name)) for name in ("float64", "float32", "int64", "int32", "bool")),
     *((_SCALAR, f"{module}.multiarray.scalar") for module in ("numpy.core", "numpy._core")),
 ]
+_MOST_ARRAY_BYTES = 16 << 20
+_ARRAY_DTYPES = ("b1", "f4", "f8", "i4", "i8", "u1")
+
+
+class _Dtype:
+    """Stands for the `np.dtype` of a pickle: NumPy's own takes flags and fields that make it follow any address."""
+
+    def __init__(self, name: object, *_: object) -> None:
+        self.name = name
+
+    def __setstate__(self, state: object) -> None:
+        """Nothing in it is needed."""
+
+
+class _Array:
+    """Stands for an array of a pickle."""
+
+    array: np.ndarray[Any, Any] | None = None
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, is_fortran, content = state
+        if dtype.name not in _ARRAY_DTYPES or not isinstance(content, bytes):
+            raise pickle.UnpicklingError(f"an array of {excerpt(dtype.name, 20)}")
+        flat = np.frombuffer(bytearray(content), dtype="<" + dtype.name)
+        self.array = flat.reshape(shape, order="F" if is_fortran else "C")
+
+
+def _reconstruct(*_: object) -> _Array:
+    return _Array()
+
+
+_ARRAY_TYPES: list[Any] = [
+    (_Dtype, "numpy.dtype"),
+    (_Array, "numpy.ndarray"),
+    *((_reconstruct, f"{module}.multiarray._reconstruct") for module in ("numpy.core", "numpy._core")),
+]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -34,15 +70,21 @@ def read_json(path: Path) -> dict[str, Any]:
     return read_object(path, unreadable="it belongs to the model: copy it too", damaged="copy it again")
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
+def read_checkpoint(path: Path, *, with_arrays: bool = False) -> dict[str, Any]:
     """The dictionary that `torch.save` wrote, its tensors mapped from the file. Nothing in it is executed.
+
+    Args:
+        path: the file.
+        with_arrays: whether it may hold arrays of NumPy and be of an earlier format of torch; such a file is small.
 
     Raises:
         InputError: the file is damaged or missing, or holds more than tensors, numbers, texts and containers of these.
     """
     try:
-        with torch.serialization.safe_globals(_NUMPY_TYPES):
-            values = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        if with_arrays and path.stat().st_size > _MOST_ARRAY_BYTES:
+            raise ValueError(f"it has {path.stat().st_size:,} bytes, more than an architecture takes")
+        with torch.serialization.safe_globals(_ARRAY_TYPES if with_arrays else _NUMPY_TYPES):
+            values = torch.load(path, map_location="cpu", mmap=not with_arrays, weights_only=True)
     except pickle.UnpicklingError as error:
         # Before it stands torch's advice to load the file as code.
         why = excerpt(str(error).rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0])
@@ -58,7 +100,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise InputError(f"infer: {path} is damaged ({in_one_line(error)}); copy it again") from None
     if not isinstance(values, dict):
         raise InputError(f"infer: {path} holds a {type(values).__name__}, not a dictionary of weights")
-    return values
+    return {key: value.array if isinstance(value, _Array) else value for key, value in values.items()}
 
 
 def network_with(
@@ -133,6 +175,11 @@ def _check_batch(network: torch.nn.Module, shape_bcxyz: tuple[int, ...], path: P
     except NotImplementedError:
         # An operation that needs values.
         return
+    except ImportError as error:
+        raise InputError(
+            f"infer: the network of {path.parent.parent} needs a package that is not installed ({in_one_line(error)}); "
+            "install it with pip"
+        ) from None
     # Whatever its layers raise for sizes that do not fit.
     except Exception as error:
         if "meta" in str(error):

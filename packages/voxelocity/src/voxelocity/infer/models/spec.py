@@ -69,6 +69,8 @@ class ModelSpec(PredictionSpec):
     @model_validator(mode="after")
     def _window_fits_the_network(self) -> Self:
         shape, divisor = self.window.shape_voxel, self.network.divisor
+        if self.window.is_of_volume:
+            raise ValueError(f"window.shape_voxel {shape} has a 0, which only models of other toolkits may have")
         if any(length % part for length, part in zip(shape, divisor, strict=True)):
             raise ValueError(f"window.shape_voxel {shape} is not a multiple of {divisor}, which network.strides need")
         if shape == divisor and self.network.norm == "instance":

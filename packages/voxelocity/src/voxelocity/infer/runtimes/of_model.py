@@ -37,9 +37,15 @@ def check_model(name: str, model: Model, device: Device) -> None:
     """Returns if the model may run in a runtime of this name. Opens an exported network.
 
     Raises:
-        InputError: the model is an export, which has its own runtime, or which cannot be used on the device.
+        InputError: the model is an export, which has its own runtime, or which cannot be used on the device; or its
+            windows have no fixed shape, which only eager mode takes.
     """
     if not isinstance(model.network, ForeignNetwork):
+        if model.spec.window.is_of_volume and name not in (AUTO, EAGER):
+            raise InputError(
+                f"predict: {model.folder} gives whole volumes to its network, which are of many shapes; --runtime "
+                f"{name} needs one shape: leave it out"
+            )
         return
     if name not in (AUTO, EAGER):
         raise InputError(
@@ -77,7 +83,7 @@ def load_chosen(
     assert not isinstance(device, Host), "only exports run without torch"
     task = task_of(model, device)
     network = model.network.to(device, memory_format=task.precision.memory_format)  # type: ignore[call-overload]
-    if name == EAGER or num_windows == 0:
+    if name == EAGER or num_windows == 0 or model.spec.window.is_of_volume:
         return NamedForward(EAGER, load_eager(network, task))
     if name != AUTO:
         return load_named(name, network, task, warn=warn)

@@ -1,0 +1,232 @@
+"""Expressions of a MONAI bundle (`$...`): a few harmless forms are computed here, and nothing else is.
+
+Python parses an expression and never runs it: each node of the tree is looked up in the tables below. MONAI would
+evaluate it.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from voxelocity_observe.core.errors import InputError
+
+_MOST_CHARACTERS = 1000
+_MOST_ITEMS = 10_000
+_LARGEST = 2**63
+_REFERENCE = re.compile(r"@(\w+(?:(?:::|#)\w+)*)")
+# Stands for a reference while Python parses the rest.
+_PLACEHOLDER = "voxelocity_reference_"
+
+_OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+_COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+}  # fmt: skip
+_UNARY: Mapping[type, Callable[[Any], Any]] = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Not: operator.not_}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "abs": abs, "bool": bool, "float": float, "int": int, "len": len, "list": list, "max": max, "min": min,
+    "round": round, "sum": sum, "tuple": list,
+}  # fmt: skip
+_DTYPES = ("bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
+_KEYS = {"IMAGE": "image", "LABEL": "label", "PRED": "pred", "LOSS": "loss", "METADATA": "metadata"}
+_NAMES: Mapping[str, Any] = {
+    **{f"monai.utils.CommonKeys.{name}": key for name, key in _KEYS.items()},
+    **{f"{module}.{name}": name for module in ("torch", "numpy", "np") for name in _DTYPES},
+}
+
+
+class ExpressionError(ValueError):
+    """An expression is not one of those that are computed; the text says which part of it."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the values of an expression come from.
+
+    Attributes:
+        follow: what a text of the file leads to if it is a reference or an expression; any other value unchanged.
+        load: the dictionary in a file that `torch.load` names, read as data.
+    """
+
+    follow: Callable[[Any], Any]
+    load: Callable[[str], Any]
+
+
+def evaluate(text: str, sources: Sources) -> Any:
+    """The value of an expression, without its `$`.
+
+    Raises:
+        ExpressionError: a part of it is not known here, does not fit the others, or would be large.
+        InputError: what `sources` raises.
+    """
+    tree, references = _parse(text)
+    try:
+        return _Evaluation(references, sources).value(tree)
+    except (ExpressionError, InputError):
+        raise
+    # What operators and functions raise for values of other kinds.
+    except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:
+        raise ExpressionError(f"it cannot be computed: {str(error)[:100]}") from None
+
+
+def plain_reference(text: str) -> str:
+    """The reference `@x` that is all of an expression, without its `$`; "" if there is more."""
+    stripped = text.strip()
+    return stripped if _REFERENCE.fullmatch(stripped) else ""
+
+
+def priorities(text: str) -> list[tuple[int, int]]:
+    """The channels and file values of a lambda that makes one label map of masks that overlap, the strongest first.
+
+    Known is the form of MONAI's own bundle for BraTS, with any channels and values:
+    `lambda x: torch.where(x[[2]] > 0, 4, torch.where(x[[0]] > 0, 1, 0))`.
+
+    Raises:
+        ExpressionError: it has another form.
+    """
+    tree, _ = _parse(text)
+    found: list[tuple[int, int]] = []
+    match tree:
+        case ast.Lambda(args=ast.arguments(args=[ast.arg(arg=name)], defaults=[]), body=node):
+            pass
+        case _:
+            raise ExpressionError("only lambda x: torch.where(x[[CHANNEL]] > 0, VALUE, ...) is understood")
+    while True:
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="torch"), attr="where"),
+                args=[
+                    ast.Compare(
+                        left=ast.Subscript(
+                            value=ast.Name(id=used), slice=ast.List(elts=[ast.Constant(value=int(channel))])
+                        ),
+                        ops=[ast.Gt()],
+                        comparators=[ast.Constant(value=0 | 0.5)],
+                    ),
+                    ast.Constant(value=int(value)),
+                    other,
+                ],
+                keywords=[],
+            ) if used == name:
+                found.append((channel, value))
+                node = other
+            case ast.Constant(value=0) if found:
+                return found
+            case _:
+                raise ExpressionError(f"{ast.unparse(node)[:80]} is not torch.where(x[[CHANNEL]] > 0, VALUE, ...) or 0")
+
+
+def _parse(text: str) -> tuple[ast.expr, list[str]]:
+    """The tree of an expression, and what its placeholders refer to."""
+    if len(text) > _MOST_CHARACTERS:
+        raise ExpressionError(f"it has {len(text):,} characters, more than {_MOST_CHARACTERS}")
+    references: list[str] = []
+
+    def replace(found: re.Match[str]) -> str:
+        references.append(found[0])
+        return f"{_PLACEHOLDER}{len(references) - 1}"
+
+    if _PLACEHOLDER in text:
+        raise ExpressionError(f"it has the name {_PLACEHOLDER}")
+    try:
+        return ast.parse(_REFERENCE.sub(replace, text).strip(), mode="eval").body, references
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ExpressionError(f"Python cannot parse it: {str(error)[:100]}") from None
+
+
+class _Evaluation:
+    """One expression and what its references lead to."""
+
+    def __init__(self, references: Sequence[str], sources: Sources) -> None:
+        self._references, self._sources = references, sources
+
+    def value(self, node: ast.expr) -> Any:
+        """What a part of the expression is; lists and dictionaries of the file with their values not followed."""
+        match node:
+            case ast.Constant(value=None | bool() | int() | float() | str() as value):
+                return value
+            case ast.Name(id=name) if name.startswith(_PLACEHOLDER):
+                return self._sources.follow(self._references[int(name.removeprefix(_PLACEHOLDER))])
+            case ast.List(elts=items) | ast.Tuple(elts=items):
+                return [self.value(item) for item in items]
+            case ast.UnaryOp(op=op, operand=operand):
+                return _UNARY[type(op)](self._number(operand))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                return _bounded(_combine(type(op), self.value(left), self.value(right)))
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
+                return _COMPARISONS[type(op)](self._scalar(left), self._scalar(right))
+            case ast.BoolOp(op=op, values=values):
+                return self._any_or_all(values, stops_at=isinstance(op, ast.Or))
+            case ast.IfExp(test=test, body=body, orelse=other):
+                return self.value(body if self._scalar(test) else other)
+            case ast.Subscript(value=container, slice=key):
+                return self._sources.follow(self.value(container)[self._scalar(key)])
+            case ast.Attribute() if (name := ast.unparse(node)) in _NAMES:
+                return _NAMES[name]
+            case ast.Call(func=function, args=arguments, keywords=keywords):
+                return self._called(ast.unparse(function), arguments, has_keywords=bool(keywords))
+        raise ExpressionError(f"{self._in_words(ast.unparse(node))} is not computed")
+
+    def _called(self, name: str, arguments: Sequence[ast.expr], *, has_keywords: bool) -> Any:
+        if name == "torch.device":
+            return "device"
+        if name == "torch.load" and len(arguments) == 1:
+            return self._sources.load(str(self._scalar(arguments[0])))
+        if name == "torch.from_numpy" and len(arguments) == 1 and not has_keywords:
+            import torch
+
+            return torch.from_numpy(self.value(arguments[0]))
+        if name not in _FUNCTIONS or has_keywords:
+            raise ExpressionError(f"{self._in_words(name)}(...) is not computed")
+        return _bounded(_FUNCTIONS[name](*(self.value(argument) for argument in arguments)))
+
+    def _any_or_all(self, values: Sequence[ast.expr], *, stops_at: bool) -> Any:
+        value: Any = None
+        for node in values:
+            value = self._scalar(node)
+            if bool(value) is stops_at:
+                break
+        return value
+
+    def _scalar(self, node: ast.expr) -> Any:
+        value = self.value(node)
+        if not isinstance(value, None | bool | int | float | str):
+            raise ExpressionError(f"{self._in_words(ast.unparse(node))} is no number and no text")
+        return value
+
+    def _in_words(self, code: str) -> str:
+        """Code with its references, shortened."""
+        return re.sub(rf"{_PLACEHOLDER}(\d+)", lambda found: self._references[int(found[1])], code)[:80]
+
+    def _number(self, node: ast.expr) -> Any:
+        value = self._scalar(node)
+        if isinstance(value, str):
+            raise ExpressionError(f"{self._in_words(ast.unparse(node))} is no number")
+        return value
+
+
+def _combine(operation: type, left: Any, right: Any) -> Any:
+    both = isinstance(left, int | float) and isinstance(right, int | float)
+    joins = operation is ast.Add and any(isinstance(left, kind) and isinstance(right, kind) for kind in (str, list))
+    repeats = operation is ast.Mult and isinstance(left, list) and isinstance(right, int)
+    if repeats and len(left) * right > _MOST_ITEMS:
+        raise ExpressionError(f"it would have more than {_MOST_ITEMS} items")
+    if not (both or joins or repeats):
+        raise ExpressionError(f"{operation.__name__} of {type(left).__name__} and {type(right).__name__}")
+    return _OPERATORS[operation](left, right)
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise ExpressionError("it is a number of more than 64 bits")
+    if isinstance(value, str | list) and len(value) > _MOST_ITEMS:
+        raise ExpressionError(f"it would have more than {_MOST_ITEMS} items")
+    return value

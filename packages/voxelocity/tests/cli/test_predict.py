@@ -583,7 +583,7 @@ def test_largest_components_are_kept_unless_that_is_switched_off(predict, model,
     monkeypatch.setattr(writing, "keep_largest", nothing_stays)
     for name, options in (("kept", []), ("all", ["--no-postprocess"])):
         assert predict(run, tmp_path / "p1", out=tmp_path / name, options=options).status == 0
-    assert asked == [[1], []]
+    assert asked == [[(1,)], []]
     assert not np.asarray(nib.load(tmp_path / "kept" / "a.nii.gz").dataobj).any()
     assert np.asarray(nib.load(tmp_path / "all" / "a.nii.gz").dataobj).any()
 

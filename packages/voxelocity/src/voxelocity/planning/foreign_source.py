@@ -79,8 +79,8 @@ def intensity_keys(channels: Sequence[Normalization]) -> dict[str, Any]:
 def _of_nnunet(model: Model, network: torch.nn.Module, preparation: NnunetPreparation) -> ForeignSource:
     if not isinstance(network, PlannedUNet) or len(network.plan.strides[0]) != len(preparation.axes):
         raise InputError(
-            f"train: {model.folder} holds {type(network).__name__}, and only a single 3-D network of nnU-Net can be a "
-            "start; name the folder of one of its folds, such as fold_0"
+            f"train: {model.folder} holds several networks, or one of planes, and a run starts from a single 3-D one; "
+            "name the folder of one fold, such as fold_0"
         )
     # nnU-Net's arrays are (z, y, x), and its plan may turn them.
     x, y, z = (preparation.axes.index(axis) for axis in range(3))

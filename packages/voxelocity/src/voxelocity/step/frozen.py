@@ -53,6 +53,6 @@ class Frozen:
         return True
 
     def drop_gradients(self) -> None:
-        """Drops the gradients of the weights that are held; an optimizer leaves weights without gradients unchanged."""
-        for weight in self._weights if self.is_on else ():
+        """Drops those of the weights that are held: an optimizer leaves weights without gradients unchanged."""
+        for weight in self._weights:
             weight.grad = None

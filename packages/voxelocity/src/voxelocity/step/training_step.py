@@ -328,7 +328,8 @@ class TrainingStep:
         """Updates the weights by their gradients. It cannot be retried: some weights may have changed already."""
         try:
             self._sharding.take_gradients()
-            self.frozen.drop_gradients()
+            if self.frozen.is_on:
+                self.frozen.drop_gradients()
             self._scaler.unscale_(self._optimizer)
             begin_momentum(self._optimizer)
             self._sharding.clip(self._config.clip_norm)

@@ -56,7 +56,7 @@ def open_nnunet_zip(path: Path) -> Model:
             or as `open_nnunet`.
     """
     archive, inner = nnunet_archive(path)
-    with tempfile.TemporaryDirectory(prefix="voxelocity-") as temporary:
+    with tempfile.TemporaryDirectory() as temporary:
         try:
             folder, fold = _unpack_model(archive, inner, Path(temporary))
             model = open_nnunet(folder / fold if fold else folder)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
+
+from voxelocity.data.decode import read_scan
+from voxelocity_observe.core.errors import ScanError
 
 ODD_TEXTS = (
     *("", "0", "-1", "1", "3", "1.5", "nan", "inf", "1e400", "99999999999999999999", "4294967296", "-2147483649"),
@@ -34,6 +38,21 @@ def rotten(numbers: random.Random, content: bytes, *, start: int = 0) -> bytes:
             case _:
                 changed[at:stop] = numbers.randbytes(numbers.choice((1, stop - at)))
     return bytes(changed)
+
+
+def check_reading(path: Path, contents: Iterable[bytes]) -> None:
+    """Asserts that a file of each content is a scan, or refused with a cure, and that some are refused."""
+    refusals = []
+    for content in contents:
+        path.write_bytes(content)
+        try:
+            voxels, grid = read_scan(path)
+        except ScanError as error:
+            refusals.append(str(error))
+        else:
+            assert voxels.shape[1:] == grid.shape
+    assert refusals
+    assert all("; " in text for text in refusals)
 
 
 def odd_lines(numbers: random.Random, header: str) -> str:

@@ -13,7 +13,7 @@ from voxelocity.infer import load_model
 
 
 def parcels(folder, num_classes):
-    """Ball and core become two of so many classes; the others are small blocks in a corner of each scan."""
+    """Ball and core become two of this many classes; the others are small blocks in a corner of each scan."""
     description = json.loads((folder / "dataset.json").read_text())
     values = [0, *range(1000, 1000 + num_classes - 1)]
     description["labels"] = {str(value): f"parcel {value}" if value else "background" for value in values}

@@ -77,7 +77,7 @@ class Batch:
 
 
 def label_dtype(num_indices: int) -> torch.dtype:
-    """How a batch keeps so many class indices: as uint8, or as int32, since torch computes little with uint16."""
+    """How a batch keeps this many class indices: as uint8, or as int32, since torch computes little with uint16."""
     import torch
 
     return torch.uint8 if num_indices <= MAX_BYTE_CLASSES else torch.int32

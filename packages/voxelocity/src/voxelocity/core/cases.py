@@ -242,7 +242,7 @@ def indices_by_value(label_values: LabelValues) -> dict[int, int]:
 
 
 def index_dtype(num_indices: int) -> Literal["uint8", "uint16"]:
-    """How so many class indices are kept, that of ignored voxels included."""
+    """How this many class indices are kept, that of ignored voxels included."""
     return "uint8" if num_indices <= MAX_BYTE_CLASSES else "uint16"
 
 

@@ -74,7 +74,7 @@ def rate_reason(facts: PlanFacts) -> str:
 
 
 def fit_to(patch: Index3, divisor: Index3, shape: Sequence[float], most: float) -> Index3:
-    """The patch in multiples of the divisor, of at most so many voxels; no longer than a case if half were padding.
+    """The patch in multiples of the divisor, of at most this many voxels; no longer than a case if half were padding.
 
     Args:
         patch: of the model that the run starts from, in voxels.

@@ -26,7 +26,7 @@ _MOST_ITEMS, _MOST_DEPTH, _MOST_NUMBER, _LONGEST_TEXT = 64, 4, 4096, 64
 # Words in the names of arguments that say how many parts a network has, and the most of each.
 _COUNTED = ("num_", "n_conv", "n_blocks", "depth", "blocks", "layers", "units")
 _MOST_PARTS = 64
-# Given by whoever builds the network, or without effect in this release of MONAI.
+# Given by the code that builds the network, or without effect in this release of MONAI.
 _NOT_ARGUMENTS = ("in_channels", "out_channels", "img_size")
 
 Levels = tuple[tuple[int, ...], tuple[Index3, ...]]
@@ -150,7 +150,7 @@ def _halvings(count: int) -> tuple[Index3, ...]:
 
 
 def _doubled(width: int, count: int) -> Levels:
-    """Widths that double with each of so many halvings."""
+    """Widths that double with each of this many halvings."""
     return tuple(int(width) * 2**level for level in range(count + 1)), _halvings(count)
 
 

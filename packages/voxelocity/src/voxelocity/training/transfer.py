@@ -162,7 +162,7 @@ def find_roles(
     """The dimensions of each tensor that run over channels or outputs: those that grow where there is one more.
 
     Args:
-        build: makes the network for so many channels and outputs.
+        build: makes the network for these numbers of channels and outputs.
         num_channels: of the image.
         num_outputs: of the logits.
     """

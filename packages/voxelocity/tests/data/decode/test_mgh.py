@@ -10,7 +10,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from shared.damage import rotten
+from shared.damage import check_reading, rotten
 from shared.examples import examples
 from voxelocity.core.volume import Grid
 from voxelocity.data.decode import gunzip, read_header, read_scan, write_scan
@@ -104,17 +104,8 @@ def test_a_packed_file_of_far_more_than_its_header_says_is_refused(mgh, monkeypa
 def test_odd_headers_are_refused_in_words_or_read(mgh):
     path = mgh()
     whole, numbers = path.read_bytes(), random.Random(0)
-    refusals = []
-    for _ in range(examples(200)):
-        path.write_bytes(rotten(numbers, whole[:90]).ljust(90, b"\0")[:90] + whole[90:])
-        try:
-            voxels, grid = read_scan(path)
-        except ScanError as error:
-            refusals.append(str(error))
-        else:
-            assert voxels.shape[1:] == grid.shape
-    assert refusals
-    assert all("; " in text for text in refusals)
+    headers = (rotten(numbers, whole[:90]).ljust(90, b"\0")[:90] for _ in range(examples(200)))
+    check_reading(path, (header + whole[90:] for header in headers))
 
 
 def test_values_beyond_eight_bits_are_written_as_every_freesurfer_reads_them(tmp_path):

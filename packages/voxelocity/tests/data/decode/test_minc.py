@@ -9,7 +9,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from shared.damage import rotten
+from shared.damage import check_reading, rotten
 from shared.examples import examples
 from voxelocity.core.volume import Grid
 from voxelocity.data.decode import read_scan
@@ -43,15 +43,5 @@ def test_rotten_files_are_read_or_refused_in_words(tmp_path):
     source = FILES / "tiny.mnc"
     if not source.exists():
         pytest.skip("nibabel was installed without its test data")
-    whole, numbers, refusals = source.read_bytes(), random.Random("minc"), []
-    path = tmp_path / "a.mnc"
-    for _ in range(examples(200)):
-        path.write_bytes(rotten(numbers, whole))
-        try:
-            voxels, grid = read_scan(path)
-        except ScanError as error:
-            refusals.append(str(error))
-        else:
-            assert voxels.shape[1:] == grid.shape
-    assert refusals
-    assert all("; " in text for text in refusals)
+    whole, numbers = source.read_bytes(), random.Random("minc")
+    check_reading(tmp_path / "a.mnc", (rotten(numbers, whole) for _ in range(examples(200))))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from nibabel.spm2analyze import Spm2AnalyzeImage
 
-from shared.damage import rotten
+from shared.damage import check_reading, rotten
 from shared.examples import examples
 from voxelocity.core.volume import Grid, VolumeRef
 from voxelocity.data.decode import read_case, read_header, read_scan, source_files
@@ -113,14 +113,5 @@ def test_half_a_pair_and_other_headers_are_refused_in_words(tmp_path):
 def test_odd_headers_are_refused_in_words_or_read(tmp_path, kind):
     kind(VOXELS, AFFINE).to_filename(tmp_path / "a.img")
     path, numbers = tmp_path / "a.hdr", random.Random(0)
-    whole, refusals = path.read_bytes(), []
-    for _ in range(examples(200)):
-        path.write_bytes(rotten(numbers, whole))
-        try:
-            voxels, grid = read_scan(path)
-        except ScanError as error:
-            refusals.append(str(error))
-        else:
-            assert voxels.shape[1:] == grid.shape
-    assert refusals
-    assert all("; " in text for text in refusals)
+    whole = path.read_bytes()
+    check_reading(path, (rotten(numbers, whole) for _ in range(examples(200))))

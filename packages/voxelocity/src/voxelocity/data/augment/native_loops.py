@@ -92,20 +92,9 @@ def warp(
         )
     sizes = _sizes(num_channels, *label.shape, *(grid if control.size else (0, 0, 0)), nx, ny, nz, votes)
     _warp(
-        image,
-        label,
-        sizes,
-        origin,
-        step,
-        control,
-        weights_x,
-        weights_y,
-        first_z,
-        weights_z,
-        scale,
-        out_image,
-        out_label,
-    )
+        image, label, sizes, origin, step, control, weights_x, weights_y, first_z, weights_z,
+        scale, out_image, out_label,
+    )  # fmt: skip
 
 
 def crop(

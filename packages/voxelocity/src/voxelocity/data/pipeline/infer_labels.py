@@ -34,7 +34,7 @@ def declare_labels(cases: Cases, *, num_threads: int) -> Cases:
 
 
 def check_are_labels(classes: Mapping[int, str], files: Sequence[Path], *, root: Path, are_named: bool = False) -> None:
-    """Returns if so many values are classes: more than 256 are, if something names them.
+    """Returns if this many values are classes: more than 256 are, if something names them.
 
     Raises:
         DatasetError: they are not, or too many.

@@ -199,7 +199,7 @@ class _Evaluation:
     def _scalar(self, node: ast.expr) -> Any:
         value = self.value(node)
         if not isinstance(value, None | bool | int | float | str):
-            raise ExpressionError(f"{self._in_words(ast.unparse(node))} is no number and no text")
+            raise ExpressionError(f"{self._in_words(ast.unparse(node))} is neither a number nor a text")
         return value
 
     def _in_words(self, code: str) -> str:
@@ -209,7 +209,7 @@ class _Evaluation:
     def _number(self, node: ast.expr) -> Any:
         value = self._scalar(node)
         if isinstance(value, str):
-            raise ExpressionError(f"{self._in_words(ast.unparse(node))} is no number")
+            raise ExpressionError(f"{self._in_words(ast.unparse(node))} is not a number")
         return value
 
 

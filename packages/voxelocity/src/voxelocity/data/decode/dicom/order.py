@@ -14,7 +14,7 @@ from voxelocity.data.decode.dicom.volumes import SAME_PLACE, differences
 from voxelocity_observe.core.errors import ScanError
 
 STRAIGHTEN = "`dcm2niix` writes such series as .nii.gz files that can be read"
-"""What to do about a series that is no regular volume: the end of an error."""
+"""What to do about a series that is not a regular volume: the end of an error."""
 # Shares of a step: one that skips a slice, and a slice that is off its place.
 _SKIPS, _OFF_PLACE = 1.5, 0.1
 # Of a pixel: how far the last slice may be shifted from the normal through the first one.

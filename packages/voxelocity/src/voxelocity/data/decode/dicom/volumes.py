@@ -15,7 +15,7 @@ from voxelocity_observe.core.plain import excerpt
 
 # Of the usual step between places: slices closer than this share one.
 SAME_PLACE = 0.05
-# Of the largest step: what is below is no step, but rounding.
+# Of the largest step: what is below is rounding.
 _ROUNDING = 1e-3
 # What no volume mixes, whatever the order of its slices.
 _OF_ONE_KIND = ("DiffusionBValue", "EchoTime", "ImageType")

@@ -80,17 +80,23 @@ def test_an_experiment_in_a_slower_moment_does_not_hide_the_wait(clean, make):
 
 
 def test_an_experiment_under_another_load_is_put_on_that_of_the_counted_steps(clean, make):
-    """Unchanged steps among the experiments take a third of what counted ones took: so would the resident ones."""
+    """Unchanged steps among the experiments compute for a third as long as counted ones, and so would resident ones."""
     waiting = replace(clean, steps=make.steps({"wait": 0.15, "forward": 0.15}))
-    later = [Step(start_s=40.0 + n, seconds=0.1, parts={}, phase="unchanged") for n in range(3)]
+    later = [Step(start_s=40.0 + n, seconds=0.1, parts={"wait": 0.05}, phase="unchanged") for n in range(3)]
     resident = [ExperimentFacts(name="resident batch", unit="step", seconds=[0.04] * 5)]
     quiet = replace(waiting, steps=[*waiting.steps, *later], experiments=resident)
     assert load_change(quiet) == pytest.approx(1 / 3)
     assert resident_s(quiet) == pytest.approx(0.12)
     assert resident_s(replace(waiting, experiments=resident)) == 0.04, "nobody knows of another load"
     assert load_change(replace(waiting, steps=[*waiting.steps, *later[:2]])) is None
-    same = [replace(step, seconds=0.28) for step in later]
+    same = [replace(step, seconds=0.19) for step in later]
     assert resident_s(replace(waiting, steps=[*waiting.steps, *same], experiments=resident)) == 0.04
+
+
+def test_steps_that_happen_to_wait_less_do_not_mean_another_load(clean, make):
+    waiting = replace(clean, steps=make.steps({"wait": 0.35, "forward": 0.15}))
+    kept = [Step(start_s=40.0 + n, seconds=0.15, parts={"wait": 0.0}, phase="unchanged") for n in range(3)]
+    assert load_change(replace(waiting, steps=[*waiting.steps, *kept])) == pytest.approx(1.0)
 
 
 def test_the_ceiling_of_batches_made_in_the_own_thread_is_what_their_steps_take_beside_waiting(clean, make):

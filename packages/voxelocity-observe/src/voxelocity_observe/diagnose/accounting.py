@@ -95,16 +95,17 @@ def experiment_s(facts: Facts, name: str) -> float | None:
 
 
 def load_change(facts: Facts) -> float | None:
-    """How many times as long an unchanged step took during the experiments as when steps were counted.
+    """How many times as long an unchanged step took without its data during the experiments as when steps were counted.
 
     It is not 1 where the machine had more or less other work by then. None where the epoch ended before such steps.
-    Medians on both sides, because a late batch is rare in both.
+    Data is left out: batches of unequal cost let a few steps wait for unequal times under any load. Medians on both
+    sides, because a disturbed step is rare in both.
     """
-    later = [step.seconds for step in facts.steps if step.phase == "unchanged"]
-    before_s = step_s(facts)
-    if len(later) < _MIN_UNCHANGED_STEPS or not before_s:
+    later = [step for step in facts.steps if step.phase == "unchanged"]
+    if len(later) < _MIN_UNCHANGED_STEPS or not facts.counted:
         return None
-    return statistics.median(later) / before_s
+    before_s, later_s = (statistics.median(_steps_without_data_s(facts, steps)) for steps in (facts.counted, later))
+    return later_s / before_s if before_s > 0.0 else None
 
 
 def at_counted_load(facts: Facts, seconds: float) -> float:
@@ -139,8 +140,12 @@ def without_data_s(facts: Facts) -> float | None:
     """
     if not facts.counted:
         return None
+    return statistics.fmean(_steps_without_data_s(facts, facts.counted))
+
+
+def _steps_without_data_s(facts: Facts, steps: Sequence[Step]) -> list[float]:
     share = _loop_share(facts, unseen=0.0)
-    return statistics.fmean(max(0.0, step.seconds - _data_s(step, share)) for step in facts.counted)
+    return [max(0.0, step.seconds - _data_s(step, share)) for step in steps]
 
 
 def data_room_s(facts: Facts) -> float:

@@ -51,6 +51,20 @@ def test_a_data_set_that_keeps_a_part_is_known_by_what_it_prepares(slow, find, c
     assert find("VX113", slow(call, transforms=chain, files=files(50))) == ()
 
 
+def test_the_first_batches_of_epochs_are_made_sooner_too(slow, find, make):
+    """Half of the making is fixed, and epochs wait for 6 s in all for batches of workers that are there already."""
+    chain = [transform("Spacingd", 15.0), transform("RandFlipd", 1.0, is_random=True, order=1)]
+    facts = slow(transforms=chain, files=files(200))
+    starts = [make.between("epoch start", 2.0, at=step) for step in (20, 40, 60)]
+    persistent = replace(facts, loaders=[replace(loader, persistent_workers=True) for loader in facts.loaders])
+    without, with_starts, started = (
+        find("VX113", made)[0].saves_s
+        for made in (persistent, replace(persistent, passes=starts), replace(facts, passes=starts))
+    )
+    assert with_starts - without == pytest.approx(0.5 * 6.0, rel=0.1)
+    assert started == pytest.approx(without), "the whole start may be that of the workers"
+
+
 def test_what_validation_prepares_is_not_the_trainings(slow, find):
     chain = [
         transform("RandFlipd", 1.0, is_random=True, order=1),

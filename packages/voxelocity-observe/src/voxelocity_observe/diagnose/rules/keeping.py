@@ -19,7 +19,6 @@ from voxelocity_observe.diagnose.rules.loader_model import (
     training_transforms,
     transform_share,
 )
-from voxelocity_observe.diagnose.rules.loading import workers_started_s
 from voxelocity_observe.diagnose.rules.rule import Found, rule
 from voxelocity_observe.diagnose.rules.seen import (
     compute_cores,
@@ -179,8 +178,8 @@ def lost_with_workers(facts: Facts) -> Found | None:
     if first_s is None or again_s is None or first_s < _KEPT_FACTOR * again_s:
         return None
     starts = passes_of(facts, "epoch start")
-    starts_s = sum(start.seconds for start in starts) - workers_started_s(facts, made.loader)
-    saves_s = made.num_steps * (made.step_s - max(made.compute_s, made.made_s * again_s / first_s)) + max(0.0, starts_s)
+    saves_s = made.num_steps * (made.step_s - max(made.compute_s, made.made_s * again_s / first_s))
+    saves_s += made.first_batches_s
     if not is_shown(facts, saves_s):
         return None
     return Found(
@@ -196,7 +195,7 @@ def lost_with_workers(facts: Facts) -> Found | None:
         change="# in the data set, before workers start, so that they share it:\n"
         "def __init__(self, ...):\n"
         "    self.kept = {index: self.load(index) for index in range(len(self))}\n"
-        "# or, where each worker may keep all it uses:\n"
+        "# and keep the workers, which then need not start again:\n"
         + changed_call(made.loader.call, made.loader.variable, persistent_workers="True"),
         where=made.loader.place,
     )

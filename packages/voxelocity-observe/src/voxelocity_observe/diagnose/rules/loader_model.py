@@ -19,6 +19,8 @@ from voxelocity_observe.diagnose.accounting import (
     making_places,
     making_share,
     part_s,
+    passes_of,
+    passes_s,
     resident_s,
     steps_s,
 )
@@ -59,6 +61,7 @@ class LoaderModel:
         compute_cores: cores that computing keeps busy.
         cores: cores that the program may use.
         room_s: the most seconds that can be saved, over all counted steps.
+        first_batches_s: what counted epoch starts took once their workers ran, over all of them.
     """
 
     loader: LoaderFacts
@@ -76,6 +79,7 @@ class LoaderModel:
     compute_cores: int
     cores: int
     room_s: float
+    first_batches_s: float = 0.0
 
     @property
     def made_s(self) -> float:
@@ -114,14 +118,15 @@ class LoaderModel:
         return replace(self, item_s=self.item_s * left, collate_s=self.collate_s * left, cpu_s=self.cpu_s * left)
 
     def gain_s(self, share: float) -> float:
-        """Seconds that the counted steps would save without this share of the making.
+        """Seconds that the counted steps and their epochs' first batches would save without this share of the making.
 
         Scales the measured step by the ratio of two predictions, with and without the share, so that a model error in
         both cancels.
         """
         now_s = max(self.step_with(self.num_workers), 1e-12)
         then_s = self.shortened(share).step_with(self.num_workers)
-        return min(self.room_s, self.num_steps * self.step_s * max(0.0, 1.0 - then_s / now_s))
+        of_steps_s = self.num_steps * self.step_s * max(0.0, 1.0 - then_s / now_s)
+        return min(self.room_s, of_steps_s) + share * self.first_batches_s
 
 
 def training_loader(facts: Facts) -> LoaderFacts | None:
@@ -164,6 +169,7 @@ def fit_loader_model(facts: Facts) -> LoaderModel | None:
     item_s, collate_s, cpu_s = _alone_s(facts, loader, fetches, num_batches)
     step_s, wait_s = steps_s(facts) / len(steps), part_s(facts, "wait") / len(steps)
     alone_s = resident_s(facts)
+    starts_s = passes_s(facts, "epoch start")
     return LoaderModel(
         loader=loader,
         num_steps=len(steps),
@@ -180,7 +186,27 @@ def fit_loader_model(facts: Facts) -> LoaderModel | None:
         compute_cores=compute_cores(facts),
         cores=num_cores(facts),
         room_s=data_room_s(facts),
+        first_batches_s=max(0.0, starts_s - workers_started_s(facts, loader)),
     )
+
+
+def workers_started_s(facts: Facts, loader: LoaderFacts) -> float:
+    """Seconds that epochs waited for their workers to start, until the first of them began its first batch.
+
+    If the workers did not report this, the whole epoch starts count, first batches included. Persistent workers cost 0.
+    """
+    if loader.persistent_workers:
+        return 0.0
+    starts = passes_of(facts, "epoch start")
+    told = [
+        start_s
+        for fetch in facts.fetches
+        if fetch.key == loader.key and fetch.worker == 0
+        for start_s in fetch.starts_s
+    ]
+    if not told:
+        return sum(start.seconds for start in starts)
+    return sum(min(start.seconds, statistics.median(told)) for start in starts)
 
 
 def _alone_s(
@@ -228,7 +254,7 @@ def making_holds_up(facts: Facts) -> bool:
 
 
 def saved_s(facts: Facts, share: float) -> float:
-    """Seconds that the counted steps would save without this share of the making."""
+    """Seconds that would be saved without this share of the making."""
     made = fit_loader_model(facts)
     if made is not None:
         return made.gain_s(share)

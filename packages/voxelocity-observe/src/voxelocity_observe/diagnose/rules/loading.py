@@ -9,7 +9,13 @@ from collections.abc import Mapping
 from voxelocity_observe.core.quantities import count_text, duration_text
 from voxelocity_observe.diagnose.accounting import data_room_s, making_places, making_share, part_s, passes_of, steps_s
 from voxelocity_observe.diagnose.facts import OWN_FEED, Facts, LoaderFacts
-from voxelocity_observe.diagnose.rules.loader_model import THREADED, LoaderModel, fit_loader_model, training_loader
+from voxelocity_observe.diagnose.rules.loader_model import (
+    THREADED,
+    LoaderModel,
+    fit_loader_model,
+    training_loader,
+    workers_started_s,
+)
 from voxelocity_observe.diagnose.rules.rule import Found, rule
 from voxelocity_observe.diagnose.rules.seen import (
     TELL_SHARE,
@@ -236,25 +242,6 @@ def restarted_workers(facts: Facts) -> Found | None:
         change=loader_call(loader, {"num_workers": str(loader.num_workers), "persistent_workers": "True"}),
         where=loader.place,
     )
-
-
-def workers_started_s(facts: Facts, loader: LoaderFacts) -> float:
-    """Seconds that epochs waited for their workers to start, until the first of them began its first batch.
-
-    If the workers did not report this, the whole epoch starts count, first batches included. Persistent workers cost 0.
-    """
-    if loader.persistent_workers:
-        return 0.0
-    starts = passes_of(facts, "epoch start")
-    told = [
-        start_s
-        for fetch in facts.fetches
-        if fetch.key == loader.key and fetch.worker == 0
-        for start_s in fetch.starts_s
-    ]
-    if not told:
-        return sum(start.seconds for start in starts)
-    return sum(min(start.seconds, statistics.median(told)) for start in starts)
 
 
 @rule("VX119", "Workers cost more than the batches that they make", pool="data", names_work=True)

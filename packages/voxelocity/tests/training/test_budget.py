@@ -1,6 +1,6 @@
 import pytest
 
-from voxelocity.training.budget import Budget, allot, first_dice_is_due, left_for_validation
+from voxelocity.training.budget import Budget, allot, first_dice_is_due, left_at_end_s, left_for_validation
 from voxelocity_observe.core.clock import FakeClock
 
 
@@ -124,3 +124,12 @@ def test_a_first_dice_is_due_after_a_fifth_of_the_training_if_it_is_cheap(traine
 def test_a_validation_of_a_hundredth_of_the_budget_is_never_shortened():
     left = left_for_validation(100.0, now_s=60.0, stepped_s=1.0, report_s=3.0, validation_share=0.0)
     assert left == pytest.approx((1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("now_s", "planned_s", "left_s"),
+    [(90.0, 5.0, 7.0), (95.5, 5.0, 1.5), (96.9, 5.0, 1.0), (98.0, 5.0, 1.0), (98.0, 0.4, 0.4), (98.0, 0.0, 0.0)],
+)
+def test_late_steps_do_not_take_a_short_final_validation_away(now_s, planned_s, left_s):
+    left = left_at_end_s(100.0, now_s=now_s, report_s=3.0, planned_s=planned_s)
+    assert left == pytest.approx(left_s)

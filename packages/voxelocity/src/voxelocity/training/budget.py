@@ -14,7 +14,7 @@ _SHORT_S, _SHORT_SHARE = 120.0, 0.90
 _LONG_S, _LONG_SHARE = 300.0, 0.95
 _SHARE_FOR_CASES = 0.5
 # A validation that takes at most this share is never shortened, however long it took to begin, or the run before it got
-# more time.
+# more time, or its last steps took.
 _FREE_SHARE = 0.01
 # If even the cheapest validation leaves less than this share to training, the budget is exceeded instead.
 _LEAST_SHARE = 0.05
@@ -147,6 +147,19 @@ def left_for_validation(
     free_s = min(_FREE_SHARE * budget_s, max(0.0, budget_s - report_s - now_s))
     windows_s, cases_s = (max(free_s, budget_s - report_s - steps_s - now_s) for steps_s in to_do)
     return windows_s, cases_s
+
+
+def left_at_end_s(budget_s: float, *, now_s: float, report_s: float, planned_s: float) -> float:
+    """The time that the final validation may take once training has ended.
+
+    Args:
+        budget_s: of the whole run.
+        now_s: seconds of the run up to now, all sessions.
+        report_s: most seconds that the model's files and the report take.
+        planned_s: what was set aside for it. Last steps that came late do not take this away, up to a share of the
+            budget that a validation may always have.
+    """
+    return max(0.0, budget_s - report_s - now_s, min(_FREE_SHARE * budget_s, planned_s))
 
 
 def first_dice_is_due(trained_s: float, *, progress: float, expected_s: float) -> bool:

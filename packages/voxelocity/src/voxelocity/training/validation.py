@@ -17,7 +17,7 @@ from voxelocity.data.pipeline import PreparedCases
 from voxelocity.infer import Predictor, WindowConfig
 from voxelocity.infer.resident import Residents
 from voxelocity.parallel import shared_out
-from voxelocity.training.budget import MOST_FIRST_SHARE, Allotment, allot, left_for_validation
+from voxelocity.training.budget import MOST_FIRST_SHARE, Allotment, allot, left_at_end_s, left_for_validation
 from voxelocity.training.postprocessing import FinalScores, ScorePair, largest_alone, settle
 from voxelocity.training.results import SlicePictures
 from voxelocity.training.scoring import mean_dice, score_cases, score_prepared
@@ -275,9 +275,10 @@ class Validation:
             StopAskedError: a stop was asked for.
         """
         session, budget_s = self._session, self._session.plan.train.time_budget_s
-        left_s = budget_s - self._report_s - session.log.elapsed_s()
+        planned_s = 0.0 if self._size is None or self._cost is None else self._size.seconds * (1.0 + self._cost.margin)
+        left_s = left_at_end_s(budget_s, now_s=session.log.elapsed_s(), report_s=self._report_s, planned_s=planned_s)
         if self._cost is not None and not self._is_full:
-            self._size = self._cost.largest(self._spec.window, max(0.0, left_s))
+            self._size = self._cost.largest(self._spec.window, left_s)
         if cheaper := self.differences():
             session.warn(
                 "train: the final validation was shortened to keep the time budget: "

@@ -108,8 +108,9 @@ def predict(call: Call) -> None:
             "can be predicted and scored; name other slides, or train with a fold held out"
         )
     if left := len(pieces) - len(chosen):
+        network = "The network" if len(models) == 1 else "Every network"
         notices.append(
-            f"Every network was trained on {left} of the {len(pieces)} pieces, or on others of their slides or "
+            f"{network} was trained on {left} of the {len(pieces)} pieces, or on others of their slides or "
             "patients; they are not scored."
         )
     opened = OpenPieces(chosen)

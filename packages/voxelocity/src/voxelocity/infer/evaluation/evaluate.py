@@ -293,20 +293,15 @@ def _notes_in(noted: dict[str, dict[str, str]], case_id: str) -> Note:
 
 def _score(ref: VolumeRef, truth: Truth, tolerance_mm: float, note: Note) -> CaseScore:
     assert ref.label is not None, "pairs have both"
-    declared, scan = truth.declared, truth.scans.get(ref.case_id)
-    pair = read_pair(
-        ref.images[0], ref.label, labels=declared.labels, scan=scan, merged=declared.merged,
-        ignore_value=declared.ignore_value, note=note,
-    )  # fmt: skip
-    values = sorted(declared.labels)
+    pair = read_pair(ref.images[0], ref.label, truth.declared, scan=truth.scans.get(ref.case_id), note=note)
     return case_score(
         ref.case_id,
         pair.prediction,
         pair.truth,
         pair.class_names,
         pair.grid.spacing_mm,
-        regions={name: tuple(values.index(value) for value in parts) for name, parts in declared.regions.items()},
-        ignored=None if declared.ignore_value is None else len(pair.class_names),
+        regions=pair.regions,
+        ignored=None if truth.declared.ignore_value is None else len(pair.class_names),
         tolerance_mm=tolerance_mm,
     )
 

@@ -125,7 +125,7 @@ def test_what_a_run_was_trained_on_is_not_held_out_from_one_that_starts_from_it(
     tune(fold="all", start_from=first, out=second)
 
 
-def test_a_model_keeps_what_the_run_that_it_started_from_was_trained_on(tune, own_msd, source):
+def test_a_model_keeps_what_the_run_that_it_started_from_was_trained_on(tune, own_msd, source, tmp_path):
     before = load_model(source)[1].division
     for path in [*own_msd.glob("*/case_*.nii.gz")]:
         path.rename(path.with_name(path.name.replace("case", "other")))
@@ -135,6 +135,16 @@ def test_a_model_keeps_what_the_run_that_it_started_from_was_trained_on(tune, ow
     assert {name.partition("_")[0] for name in after.training} == {"case", "other"}
     assert before.training.items() <= after.training.items()
     assert before.held_out.items() < after.held_out.items()
+    # Also where the run is continued after its first checkpoint, and whatever became of the model since.
+    tuned = tmp_path / "tuned"
+    for name in ("model.safetensors", "model.json", "scores.json", "events.jsonl"):
+        (tuned / name).unlink()
+    source.rename(source.with_name("moved"))
+    try:
+        tune(own_msd, start_from=None, resume=True, overrides={})
+    finally:
+        source.with_name("moved").rename(source)
+    assert load_model(tuned)[1].division == after
 
 
 def marks_of(tuned):

@@ -173,7 +173,8 @@ def _begin(
         planned = plan_cases(
             cases, wanted, saved_plan=None if saved is None else saved.plan, shared=shared, start=start
         )
-        candidates.append((source, replace(planned, exposed=exposed if source or saved else {})))
+        before = saved.start_cases if saved is not None else source.spec.division if source is not None else None
+        candidates.append((source, replace(planned, exposed=exposed if source or saved else {}, before=before)))
     if len(candidates) > 1:
         return choose_start(candidates)
     source, planned = candidates[0]

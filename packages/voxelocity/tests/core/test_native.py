@@ -32,7 +32,7 @@ _MODULES = (
 )
 LOOPS = {loop.name: loop for module in _MODULES for loop in vars(module).values() if isinstance(loop, NativeLoop)}
 _C_TYPES = {"int": "int64_t", "seed": "uint64_t", "float": "float", "double": "double"}
-_C_DTYPES = {"float32": "float", "float64": "double", "stored": "STORED"}
+_C_DTYPES = {"float32": "float", "float64": "double", "stored": "STORED", "any": "void"}
 LIBRARY, why_not = build_loops.LIBRARY, build_loops.why_not
 
 

@@ -59,6 +59,12 @@ class SavedRun:
     source: Mapping[str, Any]
     start_cases: CaseDivision | None
 
+    @property
+    def exposed(self) -> dict[str, str]:
+        """Held-out cases from which the model that it started from may have learned, and why."""
+        kept = self.dataset.get("exposed")
+        return {str(name): str(why) for name, why in kept.items()} if isinstance(kept, Mapping) else {}
+
     @classmethod
     def read(cls, path: Path) -> Self:
         """The beginning of a run, from its `run.yaml`.

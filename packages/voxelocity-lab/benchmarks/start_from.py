@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import tempfile
@@ -251,7 +252,7 @@ def read_training(out: Path) -> dict[str, Any]:
     for event in read_events(events_path(out)):
         if event["event"] == "steps":
             trained_s += event["seconds"]
-        elif event["event"] == "validation":
+        elif event["event"] == "validation" and math.isfinite(event["mean_dice"] or math.nan):
             curve.append((event["step"], round(trained_s, 3), round(event["time_s"], 3), event["mean_dice"]))
         elif event["event"] == "run_finished":
             finished = event

@@ -22,6 +22,12 @@ from voxelocity_observe.core.quantities import listed
 # How far a pixel or a contour may lie from the place of a voxel, in voxels. Rounded positions are off by far less.
 _OFF_GRID_VOXEL = 0.25
 _LISTED, _NAME = 12, 80
+# By the UID of the class of objects: segmentations, label maps, structures of radiotherapy.
+_CLASSES = {
+    "1.2.840.10008.5.1.4.1.1.66.4": "SEG",
+    "1.2.840.10008.5.1.4.1.1.66.7": "SEG",
+    "1.2.840.10008.5.1.4.1.1.481.3": "RTSTRUCT",
+}
 # Of a polygon.
 _FEWEST_POINTS = 3
 # Fewer planes at equal distances may be separate findings.
@@ -56,7 +62,7 @@ def read_structures_header(path: Path) -> StructuresHeader | None:
 
 
 def _structures_header(dataset: Any) -> StructuresHeader | None:
-    modality = dataset.get("Modality", "")
+    modality = _modality_of(dataset)
     if modality not in ("SEG", "RTSTRUCT"):
         return None
     names = _segments(dataset) if modality == "SEG" else _regions(dataset)
@@ -65,6 +71,11 @@ def _structures_header(dataset: Any) -> StructuresHeader | None:
         series_uids=_series_uids(dataset),
         may_overlap=str(dataset.get("SegmentsOverlap", "")) == "YES",
     )
+
+
+def _modality_of(dataset: Any) -> str:
+    """The modality; by the class of the object, where what removed names from the file has removed it too."""
+    return str(dataset.get("Modality") or "") or _CLASSES.get(str(dataset.get("SOPClassUID", "")), "")
 
 
 def _series_uids(dataset: Any) -> frozenset[str]:
@@ -134,10 +145,11 @@ def paint_structures(
 
 
 def _paint(path: Path, dataset: Any, grid: Grid, values: NamedValues, note: Note) -> LabelCanvas:
-    modality = dataset.get("Modality", "")
+    modality = _modality_of(dataset)
     if modality not in ("SEG", "RTSTRUCT"):
         raise ScanError(
-            f"decode: {path}: the label is a DICOM file of {excerpt(modality) or 'no modality'}, not SEG or RTSTRUCT"
+            f"decode: {path}: the label is a DICOM file of {excerpt(modality) or 'no modality'}, not SEG or RTSTRUCT; "
+            "name the file that holds the structures, or if it is this one, export it again with its Modality"
         )
     names = _segments(dataset) if modality == "SEG" else _regions(dataset)
     wanted = {name.strip().casefold(): name for name in values}

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from voxelocity.core.scan_formats import NRRD
+from voxelocity.core.scan_formats import NRRD, voxels_next_to
 from voxelocity.data.decode.gunzip import unreadable
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import shortened
@@ -22,7 +22,8 @@ def voxel_files(path: Path) -> tuple[Path, ...]:
     """The file, and the one that holds its voxels where the header is detached, which may be missing.
 
     A header may come from someone else, and would else make any file of this machine into voxels, which caches and
-    reports then hold. A link in the folder is followed, as git-annex makes them, but not to files of the system.
+    reports then hold. A link in the folder is followed, as git-annex makes them, but not to files of the system. If the
+    header itself is a link, its voxels may lie next to what it leads to.
 
     Raises:
         ScanError: the header cannot be read, does not end, or names several files, or one outside of its folder.
@@ -46,7 +47,28 @@ def voxel_files(path: Path) -> tuple[Path, ...]:
             f"decode: {path}: its header says more than once where the voxels are ({shortened(sorted(names))}); keep "
             "one line of these"
         )
-    return path, _inside(path, detached[0])
+    own, real = _inside(path, detached[0]), Path(os.path.realpath(path))
+    if own.is_file() or not path.is_symlink():
+        return path, own
+    other = _inside(real, detached[0])
+    return path, other if other.is_file() else own
+
+
+def file_to_open(files: tuple[Path, ...]) -> Path:
+    """The header as readers take it, which look for voxels in its folder: what it leads to, if these lie there."""
+    header, voxels = files[0], files[-1]
+    is_own = os.path.abspath(voxels).startswith(os.path.join(os.path.abspath(header.parent), ""))
+    return header if is_own else Path(os.path.realpath(header))
+
+
+def cure_of_missing(path: Path, name: str) -> str:
+    """What to do about a header that names a file of voxels which is not there: the end of an error."""
+    # The name may be a path of another system.
+    same = Path(path.parent, re.split(r"[\\/]", name)[-1])
+    found = [file for file in (same, *voxels_next_to(path)) if file.name != name and file.is_file()]
+    if not found:
+        return "copy both files of the scan into one folder, under the names that they had"
+    return f"{shortened(found[0].name)} lies next to the header: if it holds the voxels, write that name into the header"
 
 
 def _inside(path: Path, name: str) -> Path:
@@ -61,8 +83,8 @@ def _inside(path: Path, name: str) -> Path:
     if not file.startswith(os.path.join(folder, "")):
         raise ScanError(
             f"decode: {path}: its header names a file outside of its folder for the voxels ({shortened(name)}), which "
-            "is not read: the header may come from someone else. If the file is yours, move it next to the header and "
-            "correct the name there, or save the scan as one .nrrd or .mha file"
+            f"is not read: the header may come from someone else. If the file is yours, {cure_of_missing(path, name)}, "
+            "or save the scan as one .nrrd or .mha file"
         )
     try:
         Path(file).stat()

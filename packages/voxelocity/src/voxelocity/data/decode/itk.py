@@ -10,7 +10,7 @@ import numpy as np
 from voxelocity.core.scan_formats import NRRD
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.codec import Encoding
-from voxelocity.data.decode.detached import voxel_files
+from voxelocity.data.decode.detached import cure_of_missing, file_to_open, voxel_files
 from voxelocity.data.decode.gunzip import check_memory
 from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader, check_affine, check_shape, ras_affine
 from voxelocity.data.decode.itk_text import HeaderText, read_header_text
@@ -126,13 +126,13 @@ def _open(path: Path) -> _Opened:
     files = voxel_files(path)
     if not files[-1].is_file():
         raise ScanError(
-            f"decode: {path}: {shortened(files[-1].name)}, the file of its voxels, is not there; copy both files of "
-            "the scan into one folder"
+            f"decode: {path}: {shortened(files[-1].name)}, the file of its voxels, is not there; "
+            f"{cure_of_missing(path, files[-1].name)}"
         )
     text = read_header_text(path)
     text.check()
     reader = SimpleITK.ImageFileReader()
-    reader.SetFileName(str(path))
+    reader.SetFileName(str(file_to_open(files)))
     # Fixed by the name, so that the content cannot choose another reader.
     reader.SetImageIO("NrrdImageIO" if path.suffix.lower() in NRRD.endings else "MetaImageIO")
     try:

@@ -349,7 +349,8 @@ def _rates() -> dict[str, Callable[[Trial], Mapping[str, Any]]]:
 
 def needed_models(task: str, jobs: Sequence[Job]) -> list[str]:
     """The models that trainings start from, or whose networks they have."""
-    return list(dict.fromkeys([*(job.source for job in jobs if job.source), *(_NETWORKS if task == "networks" else ())]))
+    sources = [job.source for job in jobs if job.source]
+    return list(dict.fromkeys([*sources, *(_NETWORKS if task == "networks" else ())]))
 
 
 def sooner(new: Mapping[str, Any], started: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -43,7 +43,10 @@ def check(config, logits, label, **options):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "bfloat16"])
-@pytest.mark.parametrize(("num_classes", "is_last"), [(2, True), (4, False), (9, True), (105, True), (256, False), (257, True), (1_000, False)])
+@pytest.mark.parametrize(
+    ("num_classes", "is_last"),
+    [(2, True), (4, False), (9, True), (105, True), (256, False), (257, True), (1_000, False)],
+)
 def test_value_and_gradient_are_those_of_torch(num_classes, is_last, dtype):
     sides = (7, 11, 13) if num_classes < 100 else (3, 5, 7)
     check(LossConfig(), *drawn(num_classes, dtype=dtype, is_last=is_last, sides=sides))

@@ -94,8 +94,8 @@ class NativeLoop:
 
     Args:
         name: in C, without the suffixes of level and stored type.
-        kinds: of its arguments: "in" or "out" and a dtype for arrays, "stored" for the dtype that selects one of several
-            functions, or "any" where another argument says which it is; else a key of `_SCALARS`.
+        kinds: of its arguments: "in" or "out" and a dtype for arrays, "stored" for the dtype that selects one of
+            several functions, or "any" where another argument says which it is; else a key of `_SCALARS`.
         stored: dtypes that there are functions for.
     """
 

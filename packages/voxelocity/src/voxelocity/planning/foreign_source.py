@@ -25,11 +25,11 @@ MODES = {"CTNormalization": "window", "ZScoreNormalization": "zscore", "NoNormal
 _ENDS = ("in_channels", "out_channels")
 _WHY_NOT = {
     "UNETR": "it has a weight for each place in a patch of one size, and a plan chooses the patch",
-    "DiNTS": "its paths are in a file of its own; --set network.name=dints with network.paths (docs/plan.md) trains one "
-    "from new weights",
+    "DiNTS": "its paths are in a file of its own; --set network.name=dints with network.paths (docs/plan.md) trains "
+    "one from new weights",
     "FlexibleUNet": "its way down is of a library of classifiers",
 }
-"""Why a training cannot start from networks that a prediction takes; others have no description of their levels here."""
+"""Why a training cannot start from networks that `predict` takes; others have no description of their levels here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +127,8 @@ def _of_bundle(model: Model, network: torch.nn.Module, preparation: BundlePrepar
     arguments = config.resolved(given, described.where)
     if arguments.get("spatial_dims", 3) != 3:
         raise InputError(
-            f"train: {model.folder} has a network of planes (spatial_dims {shortened(arguments['spatial_dims'])}), and a "
-            "run trains a 3-D one; start from a model of 3-D patches, or leave out --from"
+            f"train: {model.folder} has a network of planes (spatial_dims {shortened(arguments['spatial_dims'])}), and "
+            "a run trains a 3-D one; start from a model of 3-D patches, or leave out --from"
         )
     keys, notes = _prepared(preparation)
     return ForeignSource(

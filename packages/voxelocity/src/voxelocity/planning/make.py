@@ -170,16 +170,8 @@ def model_spec(planned: Planned) -> ModelSpec:
         precision=plan.precision.model_copy(update={"compile": "none"}),
         backend=plan.backend,
         trained_on=planned.fingerprint.trained_on(),
-        division=_division(planned),
+        division=CaseDivision.of(cases.split(planned.fold), before=planned.before, exposed=planned.exposed),
     )
-
-
-def _division(planned: Planned) -> CaseDivision:
-    """The cases that a run trains on and holds out, with those of the model that it starts from."""
-    division = CaseDivision.of(planned.cases.split(planned.fold))
-    division = division if planned.before is None else division.joined(planned.before)
-    unseen = {case_id: size for case_id, size in division.held_out.items() if case_id not in planned.exposed}
-    return division.model_copy(update={"held_out": unseen})
 
 
 def make_plan(

@@ -82,8 +82,8 @@ def exposed_text(exposed: Mapping[str, str]) -> str:
     reasons = "; ".join(dict.fromkeys(exposed.values()))
     return (
         "Marked with *: the model that the run started from may have learned from "
-        f"{count_text(len(exposed), 'held-out case')} ({reasons}). If so, their scores, and the means over them, are too "
-        "high."
+        f"{count_text(len(exposed), 'held-out case')} ({reasons}). If so, their scores, and the means over them, are "
+        "too high."
     )
 
 

@@ -68,7 +68,10 @@ def sums(
     """
     is_last = not logits.is_contiguous() and logits.movedim(1, -1).is_contiguous()
     made: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _Sums.apply(  # type: ignore[no-untyped-call]
-        logits if is_last else logits.contiguous(), label.contiguous(), config, _NO_INDEX if ignored is None else ignored
+        logits if is_last else logits.contiguous(),
+        label.contiguous(),
+        config,
+        _NO_INDEX if ignored is None else ignored,
     )
     return made
 

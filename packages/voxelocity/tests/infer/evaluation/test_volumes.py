@@ -35,7 +35,8 @@ def dice_of(pair, ignored=None):
 
 
 def expected_dice(predicted, true):
-    return {name: 2 * (predicted[name] & true[name]).sum() / (predicted[name].sum() + true[name].sum()) for name in true}
+    pairs = {name: (predicted[name], mask) for name, mask in true.items()}
+    return {name: 2 * (mask & other).sum() / (mask.sum() + other.sum()) for name, (mask, other) in pairs.items()}
 
 
 @pytest.mark.parametrize("has_masks", [True, False])

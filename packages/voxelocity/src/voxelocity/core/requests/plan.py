@@ -123,8 +123,8 @@ class StartKeys(PlanKeys):
     start_from: Annotated[tuple[Path, ...], Option(flags=("--from",))] = ()
     """Fine-tune: start from the weights of this model: a run, nnU-Net's results, or a MONAI bundle.
 
-    Its network is taken over, and its spacing, patch and intensities where that keeps what it knows. Of several, `train`
-    takes the one that a few steps improve most; `scratch` among them stands for new weights.
+    Its network is taken over, and its spacing, patch and intensities where that keeps what it knows. Of several, the
+    training starts from the one that a few steps improve most; `scratch` among them stands for new weights.
     """
     start_map: Annotated[tuple[str, ...], Option(flags=("--map",))] = ()
     """With --from: NEW=OLD, a channel or class of DATASET and its name in that model; NEW= initializes it.

@@ -68,7 +68,7 @@ def cure_of_missing(path: Path, name: str) -> str:
     found = [file for file in (same, *voxels_next_to(path)) if file.name != name and file.is_file()]
     if not found:
         return "copy both files of the scan into one folder, under the names that they had"
-    return f"{shortened(found[0].name)} lies next to the header: if it holds the voxels, write that name into the header"
+    return f"{shortened(found[0].name)} lies next to the header: if it holds the voxels, write that name in the header"
 
 
 def _inside(path: Path, name: str) -> Path:

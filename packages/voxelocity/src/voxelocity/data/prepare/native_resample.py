@@ -29,7 +29,7 @@ def interpolate_compiled(array: Array, positions: tuple[Positions, ...]) -> npt.
 
 
 def resample_label_compiled(label_xyz: Array, positions: tuple[Positions, ...]) -> Array:
-    """Class indices (x, y, z), uint8 or uint16 as they are: the class with the largest linear share, the lower one of equals."""
+    """Class indices (x, y, z), uint8 or uint16: the class with the largest linear share, the lower one of equals."""
     slow_to_fast = sorted(range(3), key=lambda axis: -abs(label_xyz.strides[axis]))
     out = np.empty([len(positions[axis]) for axis in slow_to_fast], dtype=label_xyz.dtype)
     along = [neighbors(positions[axis], label_xyz.shape[axis]) for axis in slow_to_fast]

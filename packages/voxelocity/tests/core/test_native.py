@@ -88,6 +88,8 @@ def test_shapes_and_indices_beyond_an_array_are_errors():
     native_loops.warp(image, label, places, plain, scale, (out, out_label), votes=True)
     with pytest.raises(ValueError, match=r"loop warp: image has shape \(2, 4, 4, 4\), not \(1, 4, 4, 4\)"):
         native_loops.warp(np.zeros((2, 4, 4, 4), np.int16), label, places, plain, scale, (out, out_label), votes=True)
+    with pytest.raises(ValueError, match="loop warp: labels are uint16 and uint8, not both"):
+        native_loops.warp(image, label.astype(np.uint16), places, plain, scale, (out, out_label), votes=True)
     control, along = np.zeros((3, 4, 4, 4), f4), params.spline_weights(2, 4)
     late = (control, along, along, np.array([0, 1], np.int32), params.four_weights(2, 4)[1])
     with pytest.raises(ValueError, match="loop warp: an index lies beyond its array"):

@@ -178,11 +178,12 @@ def plan_from(
     exposed: Mapping[str, str] = {}
     before, start = None, None
     if source is not None:
+        before = source.spec.division
         start = source.start(request.overrides, num_channels=declare_channels(cases).num_channels)
     if saved is not None:
-        exposed, before = saved.exposed, saved.start_cases
+        exposed, before = saved.exposed, saved.start_cases or before
     elif source is not None:
-        exposed, before = find_exposed(source, cases, 0 if request.fold == AUTO else request.fold), source.spec.division
+        exposed = find_exposed(source, cases, 0 if request.fold == AUTO else request.fold)
     saved_plan = None if saved is None else saved.plan
     planned = plan_cases(cases, request, saved_plan=saved_plan, shared=shared, start=start)
     return replace(planned, exposed=exposed, before=before)

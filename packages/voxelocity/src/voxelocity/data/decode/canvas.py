@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from voxelocity.data.decode.notes import Note
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.quantities import listed
 
+T = TypeVar("T")
 NamedValues = Mapping[str, int | tuple[int, ...]]
 """The value of each class by its name; of overlapping classes (regions), every value of a class."""
 # As many as uint16 can number.
@@ -36,16 +37,22 @@ class LabelCanvas:
 
     Attributes:
         values: of the classes, by name.
-        sets: of the names of classes, those that voxels are in; the first is empty.
+        sets: of classes, those that voxels are in: bit i stands for the i-th name of `values`. The first is empty.
         voxels: (x, y, z) uint16, indices in `sets`.
     """
 
     def __init__(self, shape: tuple[int, ...], values: NamedValues) -> None:
         self.values = values
-        self._values = {name: (value,) if isinstance(value, int) else value for name, value in values.items()}
-        self._are_regions = any(len(several) > 1 for several in self._values.values())
-        self._numbers = {frozenset[str](): 0}
-        self.sets = [*self._numbers]
+        self._several = [(value,) if isinstance(value, int) else value for value in values.values()]
+        self._bits = {name: 1 << place for place, name in enumerate(values)}
+        # Of overlapping classes, those that have a value.
+        self._classes_of: dict[int, int] = {}
+        if any(len(several) > 1 for several in self._several):
+            for bit, several in zip(self._bits.values(), self._several, strict=True):
+                for value in several:
+                    self._classes_of[value] = self._classes_of.get(value, 0) | bit
+        self._numbers = {0: 0}
+        self.sets = [0]
         self.voxels: Array = np.zeros(shape, dtype=np.uint16, order="F")
 
     def paint(self, name: str, index: Any) -> None:
@@ -57,20 +64,20 @@ class LabelCanvas:
         before = self.voxels[index]
         numbers = [*range(len(self.sets))]
         for number in _numbers_in(before, len(self.sets)):
-            names = self.sets[number] | {name}
-            numbers[number] = self._numbers.setdefault(names, len(self.sets))
+            wider = self.sets[number] | self._bits[name]
+            numbers[number] = self._numbers.setdefault(wider, len(self.sets))
             if numbers[number] == len(self.sets):
-                self.sets.append(names)
+                self.sets.append(wider)
         if len(self.sets) > _MOST_SETS:
             raise ScanError(
-                f"decode: {len(self._values)} structures overlap in more than {_MOST_SETS - 1:,} ways, as noise does; "
+                f"decode: {len(self.values)} structures overlap in more than {_MOST_SETS - 1:,} ways, as noise does; "
                 "leave some of these classes out"
             )
         self.voxels[index] = np.array(numbers, dtype=np.uint16)[before]
 
     def label(self) -> Array:
         """The values (x, y, z) uint16, 0 where nothing was painted."""
-        values = np.array([self._value_of(names)[0] for names in self.sets], dtype=np.uint16)
+        values = np.array([self._value_of(classes)[0] for classes in self.sets], dtype=np.uint16)
         label: Array = values[self.voxels]
         return label
 
@@ -82,9 +89,9 @@ class LabelCanvas:
             note("overlap", f"decode: {path}: {what} overlap: {where}, and are taken as {taken}")
         return self.label()
 
-    def shared(self) -> dict[frozenset[str], int]:
+    def shared(self) -> dict[int, int]:
         """The voxels of each set of classes for which no value stands, the most first."""
-        inexact = [number for number, names in enumerate(self.sets) if not self._value_of(names)[1]]
+        inexact = [number for number, classes in enumerate(self.sets) if not self._value_of(classes)[1]]
         if not inexact:
             return {}
         counts = np.zeros(len(self.sets), dtype=np.int64)
@@ -101,26 +108,33 @@ class LabelCanvas:
         if not shared:
             return "", ""
         worst, number = next(iter(shared.items()))
-        names = sorted(worst, key=lambda name: (self._values[name], name))
+        order = {name: several for name, several in zip(self.values, self._several, strict=True)}
+        names = sorted(members_of(worst, [*order]), key=lambda name: (order[name], name))
         value, _ = self._value_of(worst)
-        taken = listed([name for name, values in self._values.items() if value in values])
+        taken = listed([name for name, several in order.items() if value in several])
         more = f" (and {sum(shared.values()) - number:,} in others)" if len(shared) > 1 else ""
         return f"{number:,} voxels lie in {' and in '.join(names[-2:])}{more}", taken
 
-    def _value_of(self, names: frozenset[str]) -> tuple[int, bool]:
+    def _value_of(self, classes: int) -> tuple[int, bool]:
         """The value of voxels in these classes, and whether it stands for exactly them."""
-        if not names:
+        if classes == 0:
             return 0, True
-        if not self._are_regions:
-            values = {self._values[name][0] for name in names}
+        if not self._classes_of:
+            values = {several[0] for several in members_of(classes, self._several)}
             return max(values), len(values) == 1
-        names_of: dict[int, set[str]] = {}
-        for name, several in self._values.items():
-            for value in several:
-                names_of.setdefault(value, set()).add(name)
         # The fewest classes that are missing or too many; the largest value where several have as few.
-        value = min(names_of, key=lambda value: (len(names_of[value] ^ names), -value))
-        return value, names_of[value] == names
+        known = self._classes_of
+        value = min(known, key=lambda value: ((known[value] ^ classes).bit_count(), -value))
+        return value, known[value] == classes
+
+
+def members_of(bits: int, items: Sequence[T]) -> list[T]:
+    """The items whose places have a bit."""
+    found = []
+    while bits:
+        found.append(items[(bits & -bits).bit_length() - 1])
+        bits &= bits - 1
+    return found
 
 
 def _numbers_in(array: Array, num_numbers: int) -> list[int]:

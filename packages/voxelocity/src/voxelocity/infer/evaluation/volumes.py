@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +15,7 @@ from voxelocity.core.cases import LabelValues, stored_values
 from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode import label_values_in, read_header
-from voxelocity.data.decode.canvas import LabelCanvas, NamedValues
+from voxelocity.data.decode.canvas import LabelCanvas, NamedValues, members_of
 from voxelocity.data.decode.grids import turned_onto
 from voxelocity.data.decode.labels import class_indices, read_labels
 from voxelocity.data.decode.mask_folder import grid_of_masks
@@ -113,13 +115,19 @@ def _pair_of_sets(sides: Sequence[LabelCanvas | Array], grid: Grid, declared: De
         grid: of both.
         declared: what names and values mean.
     """
-    by_value = _classes_by_value(declared)
-    known: dict[frozenset[str], int] = {frozenset(): 0}
+    scored = [*(declared.regions or [declared.labels[value] for value in sorted(declared.labels)[1:]])]
+    bits = {name: 1 << place for place, name in enumerate(scored)}
+    by_value = {
+        value: sum(bits[name] for name, values in declared.regions.items() if value in values) or bits.get(own, 0)
+        for value, own in declared.labels.items()
+    }
+    known = {0: 0}
     tables: list[list[int]] = []
     for side in sides:
         sets = [by_value[value] for value in sorted(declared.labels)]
         if isinstance(side, LabelCanvas):
-            sets = [_classes_of(names, side.values, by_value) for names in side.sets]
+            of_names = [by_value[v] if isinstance(v, int) else bits[name] for name, v in side.values.items()]
+            sets = [reduce(or_, members_of(names, of_names), 0) for names in side.sets]
         tables.append([known.setdefault(classes, len(known)) for classes in sets])
     # The index after those of the classes is that of ignored voxels, if there are any.
     dtype = np.min_scalar_type(len(known))
@@ -127,30 +135,15 @@ def _pair_of_sets(sides: Sequence[LabelCanvas | Array], grid: Grid, declared: De
         np.array([*table, len(known)], dtype)[side.voxels if isinstance(side, LabelCanvas) else side]
         for table, side in zip(tables, sides, strict=True)
     )
-    scored: Iterable[str] = declared.regions or [declared.labels[value] for value in sorted(declared.labels)[1:]]
     return CasePair(
         prediction=prediction,
         truth=truth,
         grid=grid,
-        class_names=tuple(" and ".join(sorted(classes)) for classes in known),
-        regions={name: tuple(number for classes, number in known.items() if name in classes) for name in scored},
+        class_names=tuple(f"set {number}" for number in known.values()),
+        regions={
+            name: tuple(number for classes, number in known.items() if classes & bit) for name, bit in bits.items()
+        },
     )
-
-
-def _classes_of(names: Iterable[str], values: NamedValues, by_value: Mapping[int, frozenset[str]]) -> frozenset[str]:
-    """The classes that are scored where these structures are."""
-    found = ((name, values[name]) for name in names)
-    return frozenset[str]().union(*(by_value[value] if isinstance(value, int) else {name} for name, value in found))
-
-
-def _classes_by_value(declared: Declared) -> dict[int, frozenset[str]]:
-    """The classes that are scored where a label file has a value; none for the background."""
-    background = min(declared.labels)
-    return {
-        value: frozenset(region for region, values in declared.regions.items() if value in values)
-        or frozenset({name} if value != background else ())
-        for value, name in declared.labels.items()
-    }
 
 
 def _values_by_name(declared: Declared, found: Sequence[str]) -> NamedValues:

@@ -79,6 +79,15 @@ def test_an_array_that_a_loop_cannot_take_is_an_error(flat, facts):
         native_loops._spread(flat, 8, 1.5)
 
 
+def test_arguments_of_a_stored_type_have_the_same_one():
+    along = (np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.float32)) * 3
+    sizes = np.array([1, 1, 1, 1, 1, 1, 1, 1])
+    label = np.zeros(1, np.uint16)
+    native_resample._resample_label(label, sizes, *along, label.copy())
+    with pytest.raises(ValueError, match="loop resample_label: argument 11 is uint8"):
+        native_resample._resample_label(label, sizes, *along, label.astype(np.uint8))
+
+
 def test_shapes_and_indices_beyond_an_array_are_errors():
     f4, image, out = np.float32, np.zeros((1, 4, 4, 4), np.int16), np.zeros((1, 2, 2, 2), np.float32)
     label, out_label = np.zeros((4, 4, 4), np.uint8), np.zeros((2, 2, 2), np.uint8)

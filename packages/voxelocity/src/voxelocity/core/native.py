@@ -123,7 +123,9 @@ class NativeLoop:
             is_written, dtype = wanted
             if not isinstance(argument, np.ndarray):
                 raise ValueError(f"loop {self.name}: argument {number} is a {type(argument).__name__}, not an array")
-            is_typed = argument.dtype == dtype if dtype is not None else argument.dtype in self.stored
+            # Of a stored type, all arguments have that of the first.
+            allowed = self.stored if stored is None else (stored,)
+            is_typed = argument.dtype == dtype if dtype is not None else argument.dtype in allowed
             flags = argument.flags
             if not ((is_typed or dtype is _ANY) and flags.c_contiguous and (flags.writeable or not is_written)):
                 raise ValueError(self._why_not(number, argument))

@@ -125,9 +125,9 @@ class NativeLoop:
                 raise ValueError(f"loop {self.name}: argument {number} is a {type(argument).__name__}, not an array")
             # Of a stored type, all arguments have that of the first.
             allowed = self.stored if stored is None else (stored,)
-            is_typed = argument.dtype == dtype if dtype is not None else argument.dtype in allowed
+            is_typed = dtype is _ANY or (argument.dtype in allowed if dtype is None else argument.dtype == dtype)
             flags = argument.flags
-            if not ((is_typed or dtype is _ANY) and flags.c_contiguous and (flags.writeable or not is_written)):
+            if not (is_typed and flags.c_contiguous and (flags.writeable or not is_written)):
                 raise ValueError(self._why_not(number, argument))
             if dtype is None:
                 stored = argument.dtype

@@ -100,7 +100,7 @@ def test_what_a_bundle_does_otherwise_is_said(tmp_path):
         ({"_target_": "MedNeXt"}, ("nothing here describes its levels",)),
         ({"spatial_dims": 2}, ("a network of planes", "start from a model of 3-D patches")),
     ],
-    ids=lambda value: "" if isinstance(value, tuple) else str([*value.values()][0]),
+    ids=lambda value: "" if isinstance(value, tuple) else str(next(iter(value.values()))),
 )
 def test_networks_that_no_training_can_continue_say_why_and_what_can(tmp_path, changed, facts):
     model = open_model(save_bundle(tmp_path / "bundle", config(TURNED)))

@@ -14,9 +14,7 @@ from voxelocity.step.loss_table import LOSSES, LossConfig, share_of_positives
 from voxelocity.step.native_norm import memory_of, pool_of_threads
 
 _STORED = ("float32", "uint16")
-_sums = NativeLoop(
-    "loss_sums", "in stored", "in any", "in int64", "out float64", "out float64", "int", stored=_STORED
-)
+_sums = NativeLoop("loss_sums", "in stored", "in any", "in int64", "out float64", "out float64", "int", stored=_STORED)
 _gradient = NativeLoop(
     "loss_gradient",
     *("in stored", "in any", "in int64", "in float32", "in float32", "out stored", "int"),

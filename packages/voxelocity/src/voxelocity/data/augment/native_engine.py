@@ -53,7 +53,7 @@ def augment_sample(
     """
     scale, is_folded = _scale(source, params, row)
     is_wide = out_label.dtype != np.uint8
-    label = scratch("moved label", out_label.shape, np.dtype(np.uint16)) if is_wide else out_label
+    label: Array = scratch("moved label", out_label.shape, np.dtype(np.uint16)) if is_wide else out_label
     place = _warp if params.is_warped[row] else _crop
     place(source, region, params, row, scale, out_image, label)
     if is_wide:

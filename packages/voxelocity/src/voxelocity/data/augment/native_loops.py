@@ -22,7 +22,7 @@ _Boxes = npt.NDArray[np.int64]
 
 STORED_DTYPES = ("int16", "uint8", "float32")
 """Of the voxels that patches are taken from."""
-LABEL_DTYPES = frozenset({np.dtype(np.uint8), np.dtype(np.uint16)})
+LABEL_DTYPES: frozenset[np.dtype[Any]] = frozenset({np.dtype(np.uint8), np.dtype(np.uint16)})
 _MOST_VOXELS = 2**31
 _F4, _OUT = "in float32", "out float32"
 

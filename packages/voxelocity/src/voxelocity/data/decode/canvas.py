@@ -108,7 +108,7 @@ class LabelCanvas:
         if not shared:
             return "", ""
         worst, number = next(iter(shared.items()))
-        order = {name: several for name, several in zip(self.values, self._several, strict=True)}
+        order = dict(zip(self.values, self._several, strict=True))
         names = sorted(members_of(worst, [*order]), key=lambda name: (order[name], name))
         value, _ = self._value_of(worst)
         taken = listed([name for name, several in order.items() if value in several])

@@ -21,6 +21,15 @@ _OF_THE_SYSTEM = ("/proc/", "/sys/", "/dev/")
 def voxel_files(path: Path) -> tuple[Path, ...]:
     """The file, and the one that holds its voxels where the header is detached, which may be missing.
 
+    Raises:
+        ScanError: as `locate_voxels`.
+    """
+    return locate_voxels(path)[1]
+
+
+def locate_voxels(path: Path) -> tuple[Path, tuple[Path, ...]]:
+    """The header that a reader must open, as it looks for voxels in the folder of that, and the files of the scan.
+
     A header may come from someone else, and would else make any file of this machine into voxels, which caches and
     reports then hold. A link in the folder is followed, as git-annex makes them, but not to files of the system. If the
     header itself is a link, its voxels may lie next to what it leads to.
@@ -41,7 +50,7 @@ def voxel_files(path: Path) -> tuple[Path, ...]:
         )
     detached = [name for name in names if name.lower() not in _SAME_FILE]
     if not detached:
-        return (path,)
+        return path, (path,)
     if len(names) > 1:
         raise ScanError(
             f"decode: {path}: its header says more than once where the voxels are ({shortened(sorted(names))}); keep "
@@ -49,16 +58,9 @@ def voxel_files(path: Path) -> tuple[Path, ...]:
         )
     own, real = _inside(path, detached[0]), Path(os.path.realpath(path))
     if own.is_file() or not path.is_symlink():
-        return path, own
+        return path, (path, own)
     other = _inside(real, detached[0])
-    return path, other if other.is_file() else own
-
-
-def file_to_open(files: tuple[Path, ...]) -> Path:
-    """The header as readers take it, which look for voxels in its folder: what it leads to, if these lie there."""
-    header, voxels = files[0], files[-1]
-    is_own = os.path.abspath(voxels).startswith(os.path.join(os.path.abspath(header.parent), ""))
-    return header if is_own else Path(os.path.realpath(header))
+    return (real, (path, other)) if other.is_file() else (path, (path, own))
 
 
 def cure_of_missing(path: Path, name: str) -> str:

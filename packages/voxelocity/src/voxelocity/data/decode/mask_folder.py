@@ -63,9 +63,7 @@ def paint_masks(folder: Path, place: tuple[Path, Grid], values: NamedValues, *, 
     return merge_masks(place, wanted, values, note=note)
 
 
-def merge_masks(
-    place: tuple[Path, Grid], masks: Mapping[str, Path], values: NamedValues, *, note: Note
-) -> LabelCanvas:
+def merge_masks(place: tuple[Path, Grid], masks: Mapping[str, Path], values: NamedValues, *, note: Note) -> LabelCanvas:
     """The classes of each voxel of a scan.
 
     Args:

@@ -199,7 +199,7 @@ def test_a_file_without_its_modality_is_known_by_its_class(tmp_path, series, kin
     del dataset.SOPClassUID
     dataset.save_as(path)
     assert read_structures_header(path) is None
-    with pytest.raises(ScanError, match="a DICOM file of no modality, not SEG or RTSTRUCT; .* export it again"):
+    with pytest.raises(ScanError, match=r"a DICOM file of no modality, not SEG or RTSTRUCT; .* export it again"):
         read_structures(path, header.grid, {"a": 1})
 
 

@@ -328,13 +328,17 @@ def jobs_of(task: str, sizes: Sizes) -> Iterator[Job]:
         for name in _NETWORKS if task == "networks" else ():
             yield Job(
                 task=task, side=f"new weights, as {name}", seed=seed, dataset="hippocampus", budget_s=sizes.short_s,
-                keys=lambda trial, name=name: trial.keys_of_model(name),
+                keys=_network_of(name),
             )  # fmt: skip
         for side, keys in _rates().items() if task == "rates" else ():
             yield Job(
                 task=task, side=side, seed=seed, dataset="hippocampus", budget_s=sizes.short_s, source="anterior",
                 keys=keys,
             )  # fmt: skip
+
+
+def _network_of(name: str) -> Callable[[Trial], Mapping[str, Any]]:
+    return lambda trial: trial.keys_of_model(name)
 
 
 def _rates() -> dict[str, Callable[[Trial], Mapping[str, Any]]]:

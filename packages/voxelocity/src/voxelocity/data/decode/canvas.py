@@ -62,8 +62,8 @@ class LabelCanvas:
             ScanError: classes overlap in more than 65,535 ways.
         """
         before = self.voxels[index]
-        numbers = [*range(len(self.sets))]
-        for number in _numbers_in(before, len(self.sets)):
+        found, numbers = _numbers_in(before, len(self.sets)), [*range(len(self.sets))]
+        for number in found:
             wider = self.sets[number] | self._bits[name]
             numbers[number] = self._numbers.setdefault(wider, len(self.sets))
             if numbers[number] == len(self.sets):
@@ -73,7 +73,9 @@ class LabelCanvas:
                 f"decode: {len(self.values)} structures overlap in more than {_MOST_SETS - 1:,} ways, as noise does; "
                 "leave some of these classes out"
             )
-        self.voxels[index] = np.array(numbers, dtype=np.uint16)[before]
+        # Mostly nothing was painted there: then one number is written, in half of the time.
+        is_same = len(found) == 1
+        self.voxels[index] = numbers[found[0]] if is_same else np.array(numbers, dtype=np.uint16)[before]
 
     def label(self) -> Array:
         """The values (x, y, z) uint16, 0 where nothing was painted."""

@@ -68,8 +68,14 @@ INLINE void close_tile(struct tile *tile) {
     if (tile->logits != tile->own) free(tile->logits);
 }
 
-INLINE int32_t label_at(const struct loss_work *work, int64_t voxel) {
-    return work->label_bytes == 1 ? ((const uint8_t *)work->label)[voxel] : ((const int32_t *)work->label)[voxel];
+/* The labels of the voxels from `first` on, and -1, which is no class, after them. */
+INLINE void read_labels(const struct loss_work *work, int64_t first, int64_t num, struct tile *tile) {
+    const uint8_t *bytes = (const uint8_t *)work->label + first;
+    if (work->label_bytes == 1)
+        for (int64_t v = 0; v < num; v++) tile->label[v] = bytes[v];
+    else
+        memcpy(tile->label, (const int32_t *)work->label + first, num * sizeof(int32_t));
+    for (int64_t v = num; v < tile->num; v++) tile->label[v] = -1;
 }
 
 /* Of numbers that are not positive (Cephes' polynomial, within 2 units in the last place); below -87 about 1e-38. */
@@ -97,17 +103,18 @@ INLINE masks masks_at(const int32_t *from) {
 
 /* Replaces the logits of a tile by exponentials, with their sums and the largest logits. */
 INLINE void make_exponentials(const struct loss_work *work, struct tile *tile) {
-    for (int64_t v = 0; v < tile->num; v += LANES) {
+    int64_t num = tile->num;
+    for (int64_t v = 0; v < num; v += LANES) {
         float *at = tile->logits + v;
         lanes top = lanes_at(at), total = {0};
         /* A NaN fails the comparison and stays, or enters through its exponential. */
         for (int64_t k = 1; k < work->classes; k++) {
-            lanes other = lanes_at(at + k * tile->num);
+            lanes other = lanes_at(at + k * num);
             top = choose(top < other, other, top);
         }
         for (int64_t k = 0; k < work->classes; k++) {
-            lanes made = exp_of(lanes_at(at + k * tile->num) - top);
-            store_float32(at + k * tile->num, made, LANES);
+            lanes made = exp_of(lanes_at(at + k * num) - top);
+            store_float32(at + k * num, made, LANES);
             total += made;
         }
         store_float32(tile->top + v, top, LANES);
@@ -117,10 +124,12 @@ INLINE void make_exponentials(const struct loss_work *work, struct tile *tile) {
 
 /* Makes probabilities of exponentials, 0 where a voxel does not count. */
 INLINE void make_probabilities(const struct loss_work *work, struct tile *tile) {
-    for (int64_t v = 0; v < tile->num; v += LANES) {
+    int64_t num = tile->num;
+    float *logits = tile->logits;
+    for (int64_t v = 0; v < num; v += LANES) {
         lanes inverse = choose(masks_at(tile->known + v), 1.0f / lanes_at(tile->total + v), all_of(0));
         for (int64_t k = 0; k < work->classes; k++) {
-            float *at = tile->logits + k * tile->num + v;
+            float *at = logits + k * num + v;
             store_float32(at, lanes_at(at) * inverse, LANES);
         }
     }
@@ -163,18 +172,19 @@ INLINE void add_sums(const struct loss_work *work, struct tile *tile, double *pa
 
 /* Makes the gradient of the logits of probabilities. */
 INLINE void make_gradient(const struct loss_work *work, struct tile *tile, const float *of_true, const float *of_all) {
-    for (int64_t v = 0; v < tile->num; v += LANES) {
+    int64_t num = tile->num;
+    for (int64_t v = 0; v < num; v += LANES) {
         masks label = masks_at(tile->label + v);
         lanes mean = {0}, factor = choose(masks_at(tile->known + v), all_of(work->factor), all_of(0));
         float *at = tile->logits + v;
         for (int64_t k = 0; k < work->classes; k++)
-            mean += lanes_at(at + k * tile->num) *
+            mean += lanes_at(at + k * num) *
                     (of_all[k] + choose(label == (int32_t)k, all_of(of_true[k]), all_of(0)));
         for (int64_t k = 0; k < work->classes; k++) {
             masks is_class = label == (int32_t)k;
             lanes pull = of_all[k] + choose(is_class, all_of(of_true[k]), all_of(0));
-            lanes made = lanes_at(at + k * tile->num) * (pull + (factor - mean)) - choose(is_class, factor, all_of(0));
-            store_float32(at + k * tile->num, made, LANES);
+            lanes made = lanes_at(at + k * num) * (pull + (factor - mean)) - choose(is_class, factor, all_of(0));
+            store_float32(at + k * num, made, LANES);
         }
     }
 }

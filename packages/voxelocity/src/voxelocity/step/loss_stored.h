@@ -19,11 +19,10 @@ INLINE int TYPED(read_tile)(const struct loss_work *work, struct tile *tile, int
     int64_t classes = work->classes, is_inside = 1, start = sample * work->voxels + first;
     const STORED *from = (const STORED *)work->logits + sample * work->voxels * classes + first * work->voxel_step;
     tile->num = (num + LANES - 1) / LANES * LANES;
+    read_labels(work, start, num, tile);
     for (int64_t v = 0; v < tile->num; v++) {
-        /* Of no class where there is no voxel. */
-        int32_t label = v < num ? label_at(work, start + v) : -1;
+        int32_t label = tile->label[v];
         tile->known[v] = v < num && label != work->ignored ? -1 : 0;
-        tile->label[v] = label;
         is_inside &= !tile->known[v] || (label >= 0 && label < classes);
     }
     for (int64_t k = 0; k < classes; k++) {

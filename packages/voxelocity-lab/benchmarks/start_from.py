@@ -1,39 +1,43 @@
 """Training from a model that exists, next to training from new weights: `train --from` on two kinds of tasks.
 
-    python packages/voxelocity-lab/benchmarks/start_from.py [--quick] [--only organs parts phantoms rates] [--seeds 3]
+    python packages/voxelocity-lab/benchmarks/start_from.py [--quick] [--only parts organs ...] [--within 40]
 
-- `organs`: hippocampus (MR) from models of phantoms' spleens (CT): a run, nnU-Net's results, a MONAI bundle. Little of
-  what they know helps; this shows what that costs or brings, after the same numbers of steps, or with `--minutes 1 5`
-  after the same times.
 - `parts`, `phantoms`: hippocampus from a run on its anterior part, and phantoms of three organs from a run on two of
-  them: steps until the Dice that new weights reach at the end.
-- `rates`: `parts` with several shares of the learning rate of new weights.
+  them: seconds of training until the highest Dice that new weights have on the way of a minute, on the same cases.
+- `organs`: hippocampus (MR) from models of phantoms' spleens (CT): a run, nnU-Net's results, a MONAI bundle. Little of
+  what they know helps; this shows what that costs or brings: Dice after one minute, on the way, and after five.
+- `networks`: the networks of these models with new weights, for a minute: how much of that is the network's.
+- `rates`: `parts` with several shares of the learning rate of new weights, and with the way down held.
 
-Steps do not depend on what else the machine does; seconds do. Writes `benchmarks/results/start_from.json`, which keeps
-what other calls have measured; `--quick` prints only.
+Each training is a command with a time budget and a core of its own; as many run at once as there are cores. Writes
+`benchmarks/results/start_from.json` after each of them. What the same commit has measured with the same sizes is kept,
+and what does not fit into `--within` minutes is left to the next call. `--quick` prints only.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean, stdev
+from queue import SimpleQueue
 from typing import Any
 
 import nibabel as nib
 import numpy as np
 import yaml
-from rich.console import Console
 
-import voxelocity
 from harness import VOXELOCITY, head, parser_of, real_data, write_record
 from voxelocity_lab.bench.body import LABELS, make_bodies
+from voxelocity_lab.bench.comparison import spread
+from voxelocity_lab.bench.race.rounds import bootstrap_interval
 from voxelocity_observe.core.events import events_path, read_events
 
 # A network that nnU-Net and MONAI have too.
@@ -41,13 +45,28 @@ _SHARED = {
     "network.stem_stride": [1, 1, 1], "network.widths": [8, 16, 32, 64], "network.strides": [[2, 2, 2]] * 3,
 }  # fmt: skip
 _PATCH = {"data.patch.shape_voxel": [32, 32, 32]}
-"""Of runs in steps: on a CPU a step then takes a tenth of a second."""
+"""Of sources: on a CPU a step then takes a tenth of a second."""
 _MONAI_UNET = {"network.name": "unet", "network.norm": "batch", "network.num_res_units": 2, **_SHARED}
 _PARTS = {"anterior": {1: "Anterior"}, "hippocampus": {1: "Anterior", 2: "Posterior"}}
 _ORGANS = {"spleen": 1, "two organs": 2, "three organs": 3}
 """Data sets of phantoms, with the number of their organs."""
+_SOURCES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "run": ("spleen", {}),
+    "nnU-Net's results": ("spleen", {"network.name": "dynunet", **_SHARED}),
+    "MONAI bundle": ("spleen", _MONAI_UNET),
+    "anterior": ("anterior", {}),
+    "two organs": ("two organs", {}),
+}
+"""Models to start from: their data set, and keys of their training."""
+_NEW = "new weights"
+_CARRIES = {"parts": ("anterior", "hippocampus"), "phantoms": ("two organs", "three organs")}
+_NETWORKS = ("nnU-Net's results", "MONAI bundle")
+"""Models whose networks are not those of our rule."""
 _RATES = (1.0, 0.5, 0.25, 0.1)
-_TASKS = ("organs", "parts", "phantoms", "rates")
+_TASKS = ("parts", "organs", "networks", "phantoms", "rates")
+# Start-up, end and everything else that a training takes beyond its budget.
+_BESIDE_S = 10.0
+_NUM_LINES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,21 +75,25 @@ class Sizes:
 
     Attributes:
         source_steps: of each model to start from.
-        steps: of each run that starts from one.
-        every: steps between two validations.
+        short_s: of a training of a minute.
+        long_s: of one of five.
         num_cases: of each data set; 0 takes all.
-        seeds: of the runs.
+        seeds: of the trainings.
     """
 
     source_steps: int
-    steps: int
-    every: int
+    short_s: float
+    long_s: float
     num_cases: int
     seeds: tuple[int, ...]
 
 
-FULL = Sizes(source_steps=400, steps=500, every=25, num_cases=0, seeds=(0, 1, 2))
-QUICK = Sizes(source_steps=40, steps=40, every=10, num_cases=20, seeds=(0,))
+FULL = Sizes(source_steps=400, short_s=60.0, long_s=300.0, num_cases=0, seeds=(0, 1, 2))
+QUICK = Sizes(source_steps=20, short_s=15.0, long_s=20.0, num_cases=20, seeds=(0,))
+
+
+class TooLateError(Exception):
+    """A training would not end in time."""
 
 
 def derive(dataset: Path, out: Path, labels: Mapping[int, str], *, num_cases: int = 0) -> Path:
@@ -97,6 +120,31 @@ def derive(dataset: Path, out: Path, labels: Mapping[int, str], *, num_cases: in
     return out
 
 
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A training to measure.
+
+    Attributes:
+        task: that it belongs to.
+        side: of it.
+        seed: of the training.
+        dataset: the name of its data set.
+        budget_s: its time.
+        source: the model that it starts from; "" for new weights.
+        keys: of its plan.
+        validation_share: of its time.
+    """
+
+    task: str
+    side: str
+    seed: int
+    dataset: str
+    budget_s: float
+    source: str = ""
+    keys: Callable[[Trial], Mapping[str, Any]] = lambda trial: {}
+    validation_share: float = 0.1
+
+
 @dataclass(kw_only=True)
 class Trial:
     """The folder in which everything is trained.
@@ -104,68 +152,119 @@ class Trial:
     Attributes:
         work: the folder.
         sizes: how much is trained.
+        ends_s: when the last training must have ended, by `time.monotonic`.
+        cores: that are free.
+        models: the folders of the models to start from, as they become ready.
     """
 
     work: Path
     sizes: Sizes
+    ends_s: float
+    cores: SimpleQueue[int] = field(default_factory=SimpleQueue)
+    models: dict[str, Future[Path]] = field(default_factory=dict)
 
-    def data(self, name: str) -> Path:
-        """The data set of this name, made once."""
-        out, count = self.work / name, self.sizes.num_cases
-        if out.exists():
-            return out
-        if name in _PARTS:
-            return derive(real_data() / "hippocampus", out, _PARTS[name], num_cases=count)
-        bodies = make_bodies(self.work / "bodies", num_cases=min(count or 22, 22), scale=0.25 if count else 0.5)
+    def make_data(self, names: Sequence[str]) -> None:
+        """Makes those of these data sets that are not there."""
+        count = self.sizes.num_cases
         organs = {int(value): organ for value, organ in LABELS.items() if value != "0"}
-        return derive(bodies, out, {value: organs[value] for value in range(1, _ORGANS[name] + 1)})
+        for name in (name for name in dict.fromkeys(names) if not (self.work / name).exists()):
+            if name in _PARTS:
+                derive(real_data() / "hippocampus", self.work / name, _PARTS[name], num_cases=count)
+                continue
+            bodies = make_bodies(self.work / "bodies", num_cases=min(count or 22, 22), scale=0.25 if count else 0.5)
+            labels = {value: organs[value] for value in range(1, _ORGANS[name] + 1)}
+            derive(bodies, self.work / name, labels)
 
-    def train(self, name: str, dataset: Path, *, keys: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-        """What a training found: Dice by step, its end, and the seconds of its steps."""
-        out = self.work / "runs" / name
-        keys = {"planner.measure": "never", "data.cache.tier": "memory", **keys}
-        voxelocity.train(
-            voxelocity.open(dataset), out, device="cpu", overrides=keys, console=Console(quiet=True), **options
-        )
-        events = list(read_events(events_path(out)))
-        finished = next(event for event in events if event["event"] == "run_finished")
-        record = yaml.safe_load((out / "run.yaml").read_text())
-        return {
-            "folder": str(out),
-            "steps": finished["step"],
-            "dice": finished["mean_dice"],
-            "train_s": sum(event["seconds"] for event in events if event["event"] == "steps"),
-            "curve": [(event["step"], event["mean_dice"]) for event in events if event["event"] == "validation"],
-            "learning_rate": record["plan"]["optimizer"]["learning_rate"],
-            "start": next((choice["reason"] for choice in record["choices"] if choice["key"] == "start"), ""),
-        }
-
-    def in_steps(
-        self, name: str, dataset: Path, seed: int, *, keys: Mapping[str, Any] | None = None, **options: Any
-    ) -> dict[str, Any]:
-        """A training of the usual number of steps."""
-        length = {**_PATCH, "train.steps": self.sizes.steps, "train.validate_every_steps": self.sizes.every}
-        return self.train(f"{name} {seed}", dataset, seed=seed, keys={**length, **(keys or {})}, **options)
-
-    def source(self, name: str, dataset: Path, keys: Mapping[str, Any] | None = None) -> Path:
-        """A run to start from; trained once."""
-        out = self.work / "runs" / f"source {name}"
-        if not out.exists():
-            length = {**_PATCH, "train.steps": self.sizes.source_steps, "train.validation_share": 0.0}
-            self.train(f"source {name}", dataset, keys={**length, **(keys or {})})
+    def train(self, name: str, dataset: str, keys: Mapping[str, Any], *options: object) -> Path:
+        """The folder of a training, on a core of its own."""
+        out, config = self.work / "runs" / name, self.work / "keys" / f"{name}.yaml"
+        config.parent.mkdir(exist_ok=True)
+        config.write_text(json.dumps({"planner.measure": "never", "data.cache.tier": "memory", **keys}))
+        command = ["train", self.work / dataset, "-o", out, "--device", "cpu", "--config", config, *options]
+        self.run(command)
         return out
 
-    def new_weights(self, like: Path) -> dict[str, Any]:
-        """The keys of the plan that a run took from its model, to train them from new weights."""
-        plan = yaml.safe_load((like / "run.yaml").read_text())["plan"]
-        prepare = {
-            f"data.prepare.{key}": plan["data"]["prepare"][key] for key in ("orientation", "spacing_mm", "intensity")
-        }
-        patch = plan["data"]["patch"]["shape_voxel"]
+    def run(self, command: Sequence[object]) -> str:
+        """What a command of ours prints, on a free core.
+
+        Raises:
+            RuntimeError: it failed; its last lines are in the text.
+        """
+        core = self.cores.get()
+        try:
+            words = ["taskset", "-c", str(core), *VOXELOCITY, *map(str, command)]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+        finally:
+            self.cores.put(core)
+        if done.returncode:
+            raise RuntimeError("\n".join((done.stdout + done.stderr).splitlines()[-_NUM_LINES:]))
+        return done.stdout
+
+    def make_model(self, name: str) -> Path:
+        """A model to start from: a run, or one exported from it."""
+        dataset, keys = _SOURCES[name]
+        length = {**_PATCH, "train.steps": self.sizes.source_steps, "train.validation_share": 0.0}
+        run = self.train(f"source {name}", dataset, {**length, **keys})
+        if name == "MONAI bundle":
+            return make_bundle(run, self.work / "bundle")
+        if name != "nnU-Net's results":
+            return run
+        self.run(["export", run, "-o", self.work / "nnunet", "--to", "nnunet"])
+        return self.work / "nnunet"
+
+    def measure(self, job: Job) -> dict[str, Any]:
+        """What a training found.
+
+        Raises:
+            TooLateError: it would not end in time.
+        """
+        source = self.models[job.source].result() if job.source else None
+        keys = {"train.validation_share": job.validation_share, **job.keys(self)}
+        if time.monotonic() + job.budget_s + _BESIDE_S > self.ends_s:
+            raise TooLateError
+        options = ["--seed", job.seed, "--time-budget", f"{job.budget_s:g}s"]
+        name = f"{job.task}, {job.side}, {job.seed}"
+        return read_training(
+            self.train(name, job.dataset, keys, *options, *([] if source is None else ["--from", source]))
+        )
+
+    def keys_of_model(self, name: str) -> dict[str, Any]:
+        """The keys of the plan that a run takes from a model, to train them from new weights."""
+        command = ["plan", self.work / "hippocampus", "--from", self.models[name].result(), "--device", "cpu", "--json"]
+        plan = json.loads(self.run([*command, "--set", "planner.measure=never"]))["plan"]
+        prepare, patch = plan["data"]["prepare"], plan["data"]["patch"]["shape_voxel"]
         return {
-            **{f"network.{key}": value for key, value in plan["network"].items()}, **prepare,
+            **{f"network.{key}": value for key, value in plan["network"].items()},
+            **{f"data.prepare.{key}": prepare[key] for key in ("orientation", "spacing_mm", "intensity")},
             "data.patch.shape_voxel": patch, "window.shape_voxel": patch,
         }  # fmt: skip
+
+    def usual_rate(self) -> float:
+        """The learning rate of new weights."""
+        record = yaml.safe_load((self.models["anterior"].result() / "run.yaml").read_text())
+        return float(record["plan"]["optimizer"]["learning_rate"])
+
+
+def read_training(out: Path) -> dict[str, Any]:
+    """What the folder of a run says: its final Dice, and on the way the step, seconds of steps, of all, and Dice."""
+    curve: list[tuple[int, float, float, float]] = []
+    trained_s = 0.0
+    for event in read_events(events_path(out)):
+        if event["event"] == "steps":
+            trained_s += event["seconds"]
+        elif event["event"] == "validation" and math.isfinite(event["mean_dice"] or math.nan):
+            curve.append((event["step"], round(trained_s, 3), round(event["time_s"], 3), event["mean_dice"]))
+        elif event["event"] == "run_finished":
+            finished = event
+    record = yaml.safe_load((out / "run.yaml").read_text())
+    return {
+        "steps": finished["step"],
+        "dice": finished["mean_dice"],
+        "seconds": round(finished["seconds"], 3),
+        "curve": curve,
+        "learning_rate": record["plan"]["optimizer"]["learning_rate"],
+        "start": next((choice["reason"] for choice in record["choices"] if choice["key"] == "start"), ""),
+    }
 
 
 def make_bundle(run: Path, out: Path) -> Path:
@@ -212,118 +311,164 @@ def make_bundle(run: Path, out: Path) -> Path:
     return out
 
 
-def measure_organs(trial: Trial, minutes: Sequence[int]) -> dict[str, Any]:
-    """Hippocampus from three kinds of models of spleens, next to new weights, with their network and with our own."""
-    sources = {"run": trial.source("spleen", trial.data("spleen"))}
-    for_nnunet = trial.source("spleen as nnU-Net", trial.data("spleen"), {"network.name": "dynunet", **_SHARED})
-    results = trial.work / "nnunet"
-    subprocess.run([*VOXELOCITY, "export", str(for_nnunet), "-o", str(results), "--to", "nnunet"], check=True)
-    sources["nnU-Net's results"] = results
-    sources["MONAI bundle"] = make_bundle(
-        trial.source("spleen as bundle", trial.data("spleen"), _MONAI_UNET), trial.work / "b"
-    )
-    found: dict[str, Any] = {}
-    for seed in trial.sizes.seeds:
-        for name, source in {"new weights": None, **sources}.items():
-            found.setdefault(name, []).append(
-                trial.in_steps(f"organs {name}", trial.data("hippocampus"), seed, start_from=source)
-            )
-            if source is not None:
-                keys, side = trial.new_weights(Path(found[name][-1]["folder"])), f"new weights, as {name}"
-                found.setdefault(side, []).append(
-                    trial.in_steps(f"organs {side}", trial.data("hippocampus"), seed, keys=keys)
-                )
-            for budget in minutes:
-                timed = trial.train(
-                    f"organs {name} {budget} min {seed}", trial.data("hippocampus"), seed=seed, keys={},
-                    time_budget=f"{budget}m", start_from=source,
+def jobs_of(task: str, sizes: Sizes) -> Iterator[Job]:
+    """The trainings of a task, those of a seed next to each other."""
+    models = [name for name, (dataset, _) in _SOURCES.items() if dataset == "spleen"]
+    for seed in sizes.seeds:
+        if task in _CARRIES:
+            before, now = _CARRIES[task]
+            for side, source in ((_NEW, ""), ("from the part", before)):
+                yield Job(
+                    task=task, side=side, seed=seed, dataset=now, budget_s=sizes.short_s, source=source,
+                    validation_share=0.3,
                 )  # fmt: skip
-                found.setdefault(f"{name}, {budget} min", []).append(timed)
-    return found
+        for name in (_NEW, *models) if task == "organs" else ():
+            source = "" if name == _NEW else name
+            yield Job(task=task, side=name, seed=seed, dataset="hippocampus", budget_s=sizes.long_s, source=source)
+        for name in _NETWORKS if task == "networks" else ():
+            yield Job(
+                task=task, side=f"new weights, as {name}", seed=seed, dataset="hippocampus", budget_s=sizes.short_s,
+                keys=_network_of(name),
+            )  # fmt: skip
+        for side, keys in _rates().items() if task == "rates" else ():
+            yield Job(
+                task=task, side=side, seed=seed, dataset="hippocampus", budget_s=sizes.short_s, source="anterior",
+                keys=keys,
+            )  # fmt: skip
 
 
-def measure_carries(trial: Trial, before: str, now: str) -> dict[str, Any]:
-    """A task of which the model knows a part, next to new weights: steps to the Dice that these reach at the end."""
-    found: dict[str, Any] = {"new weights": [], "from the part": []}
-    source = trial.source(before, trial.data(before))
-    for seed in trial.sizes.seeds:
-        for name, start_from in zip(found, (None, source), strict=True):
-            found[name].append(trial.in_steps(f"{now} {name}", trial.data(now), seed, start_from=start_from))
-    pairs = zip(*found.values(), strict=True)
-    return {**found, "steps_to_same_dice": [sooner(dict(zip(found, pair, strict=True))) for pair in pairs]}
+def _network_of(name: str) -> Callable[[Trial], Mapping[str, Any]]:
+    return lambda trial: trial.keys_of_model(name)
 
 
-def measure_rates(trial: Trial) -> dict[str, Any]:
-    """Hippocampus from its anterior part, with shares of the learning rate of new weights, and the way down held."""
-    source = trial.source("anterior", trial.data("anterior"))
-    plan = yaml.safe_load((source / "run.yaml").read_text())["plan"]
-    usual = plan["optimizer"]["learning_rate"]
-    sides: dict[str, dict[str, Any]] = {
-        f"{share:g} of the rate": {"optimizer.learning_rate": share * usual} for share in _RATES
-    }
-    sides["way down held for a quarter"] = {"schedule.frozen_share": 0.25}
-    return {
-        name: [
-            trial.in_steps(f"rate {name}", trial.data("hippocampus"), seed, start_from=source, keys=keys)
-            for seed in trial.sizes.seeds
-        ]
-        for name, keys in sides.items()
-    }
+def _rates() -> dict[str, Callable[[Trial], Mapping[str, Any]]]:
+    """The keys of each side of `rates`."""
+
+    def share_of_rate(share: float) -> Callable[[Trial], Mapping[str, Any]]:
+        return lambda trial: {"optimizer.learning_rate": share * trial.usual_rate()}
+
+    sides = {f"{share:g} of the rate": share_of_rate(share) for share in _RATES}
+    return {**sides, "way down held for a quarter": lambda trial: {"schedule.frozen_share": 0.25}}
 
 
-def sooner(pair: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The Dice that new weights reach at the end, and the step of the first validation at which each side has it."""
-    target = pair["new weights"]["dice"]
-    steps = {}
-    for name, side in pair.items():
-        curve = [*side["curve"], (side["steps"], side["dice"])]
-        steps[name] = next((step for step, dice in curve if dice >= target), None)
-    return {"dice": target, **steps}
+def needed_models(task: str, jobs: Sequence[Job]) -> list[str]:
+    """The models that trainings start from, or whose networks they have."""
+    sources = [job.source for job in jobs if job.source]
+    return list(dict.fromkeys([*sources, *(_NETWORKS if task == "networks" else ())]))
 
 
-def summary(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The final Dice of some runs."""
-    dice = [value["dice"] for value in values]
-    return {"n": len(dice), "mean": round(fmean(dice), 4), "sd": round(stdev(dice), 4) if len(dice) > 1 else None}
+def sooner(new: Mapping[str, Any], started: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The highest Dice that new weights have on the way, and seconds of steps until both sides have it."""
+    if not new["curve"]:
+        return None
+    target = max(dice for *_, dice in new["curve"])
+    seconds = [
+        next((trained_s for _, trained_s, _, dice in side["curve"] if dice >= target), None) for side in (new, started)
+    ]
+    factor = seconds[0] / seconds[1] if seconds[0] and seconds[1] else None
+    return {"dice": target, "new_s": seconds[0], "started_s": seconds[1], "factor": factor}
+
+
+def summaries(found: Mapping[str, Any], sizes: Sizes) -> dict[str, Any]:
+    """Of each task what its trainings amount to: Dice after times, or how many times sooner the same Dice."""
+    made: dict[str, Any] = {}
+    for task, sides in found.items():
+        done = {side: {seed: run for seed, run in runs.items() if "dice" in run} for side, runs in sides.items()}
+        made[task] = {
+            side: {
+                "after": spread([run["dice"] for run in runs.values() if run["dice"] is not None]),
+                "after a minute": spread([dice for run in runs.values() if (dice := _dice_by(run, sizes.short_s))]),
+                "n": len(runs),
+            }
+            for side, runs in done.items()
+        }
+        if task in _CARRIES and len(done) == 2:
+            new, started = done[_NEW], done["from the part"]
+            pairs = [sooner(new[seed], started[seed]) for seed in new if seed in started]
+            factors = [pair["factor"] for pair in pairs if pair and pair["factor"]]
+            made[task]["times sooner"] = {
+                **spread(factors), "interval": bootstrap_interval(factors), "n": len(factors), "pairs": pairs,
+            }  # fmt: skip
+    return made
+
+
+def _dice_by(run: Mapping[str, Any], seconds: float) -> float | None:
+    """The Dice of the last validation within these seconds from the command on."""
+    return next((dice for *_, time_s, dice in reversed(run["curve"]) if time_s <= seconds), None)
 
 
 def _read_options() -> tuple[argparse.Namespace, Sizes, str]:
     """The options, how much is trained, and the part of the command that repeats it."""
     parser = parser_of(__doc__, out=True)
-    parser.add_argument("--quick", action="store_true", help="few steps and cases, one seed; writes no record")
+    parser.add_argument("--quick", action="store_true", help="short trainings, few cases, one seed; writes no record")
     parser.add_argument("--only", nargs="+", choices=_TASKS, default=list(_TASKS))
-    parser.add_argument("--minutes", nargs="*", type=int, default=[], help="also train for these times")
-    for name in ("seeds", "steps", "source_steps", "every", "num_cases"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="in place of the usual number")
+    parser.add_argument("--within", type=float, default=40.0, help="minutes; trainings that would end later are left")
+    for name, kind in (("source_steps", int), ("short_s", float), ("long_s", float), ("num_cases", int)):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help="in place of the usual number")
+    parser.add_argument("--seeds", type=int, help="how many")
     options = parser.parse_args()
     sizes = QUICK if options.quick else FULL
     given = {name: value for name, value in vars(options).items() if name in vars(sizes) and value is not None}
-    sizes = replace(sizes, **{**given, "seeds": tuple(range(options.seeds or len(sizes.seeds)))})
+    seeds = tuple(range(given.get("seeds", len(sizes.seeds))))
     said = [f"--{name.replace('_', '-')} {value}" for name, value in given.items()]
-    return options, sizes, " ".join([*(["--quick"] if options.quick else []), "--only", *options.only, *said])
+    said = [*(["--quick"] if options.quick else []), f"--only {' '.join(options.only)}", *said]
+    return options, replace(sizes, **{**given, "seeds": seeds}), " ".join(said)
+
+
+def _kept(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
+    """What an earlier call has found, if it was on the same commit and as large."""
+    before = json.loads(path.read_text()) if path.exists() else {}
+    if before.get("sizes") != record["sizes"] or before["environment"]["commit"] != record["environment"]["commit"]:
+        return {}
+    found: dict[str, Any] = before["found"]
+    return found
+
+
+def _is_found(found: Mapping[str, Any], job: Job) -> bool:
+    return "dice" in found.get(job.task, {}).get(job.side, {}).get(str(job.seed), {})
 
 
 def main() -> None:
+    began_s = time.monotonic()
     options, sizes, said = _read_options()
     path = options.out / "start_from.json"
-    record = head("start_from", said)
-    found = json.loads(path.read_text())["found"] if path.exists() and not options.quick else {}
-    with tempfile.TemporaryDirectory(prefix="start_from_") as work:
-        trial = Trial(work=Path(work), sizes=sizes)
-        measurements = {
-            "organs": partial(measure_organs, trial, options.minutes),
-            "parts": partial(measure_carries, trial, "anterior", "hippocampus"),
-            "phantoms": partial(measure_carries, trial, "two organs", "three organs"),
-            "rates": partial(measure_rates, trial),
-        }
-        for name in options.only:
-            runs = measurements[name]()
-            found[name] = {"sizes": vars(sizes), "commit": record["environment"]["commit"], **runs}
-            shown = {side: summary(values) for side, values in runs.items() if side != "steps_to_same_dice"}
-            print(name, json.dumps({**shown, "sooner": runs.get("steps_to_same_dice", [])}, indent=1), flush=True)
-    if not options.quick:
-        text = json.dumps({**record, "found": found}).replace(work, "$WORK")
-        print(write_record(json.loads(text), "start_from", out=options.out))
+    record = {**head("start_from", said), "sizes": json.loads(json.dumps(vars(sizes)))}
+    found = {} if options.quick else _kept(path, record)
+    cores = sorted(os.sched_getaffinity(0))
+    jobs = {task: [job for job in jobs_of(task, sizes) if not _is_found(found, job)] for task in options.only}
+    models = {task: needed_models(task, of_task) for task, of_task in jobs.items() if of_task}
+    with tempfile.TemporaryDirectory(prefix="start_from_") as work, ThreadPoolExecutor(len(cores)) as pool:
+        trial = Trial(work=Path(work), sizes=sizes, ends_s=began_s + 60.0 * options.within)
+        for core in cores:
+            trial.cores.put(core)
+        trial.make_data([job.dataset for of_task in jobs.values() for job in of_task])
+        trial.make_data([_SOURCES[name][0] for names in models.values() for name in names])
+        measured: dict[Future[dict[str, Any]], Job] = {}
+        # In this order, so that no training waits for a model that waits for a core.
+        for task, of_task in jobs.items():
+            for name in models.get(task, ()):
+                if name not in trial.models:
+                    trial.models[name] = pool.submit(trial.make_model, name)
+            measured |= {pool.submit(trial.measure, job): job for job in of_task}
+        left: list[str] = []
+        for future in as_completed(measured):
+            job = measured[future]
+            name = f"{job.task}, {job.side}, {job.seed}"
+            try:
+                result = future.result()
+            except TooLateError:
+                left.append(name)
+                continue
+            except RuntimeError as error:
+                result = {"failed": str(error)}
+            found.setdefault(job.task, {}).setdefault(job.side, {})[str(job.seed)] = result
+            print(f"{name}: {result.get('failed') or result['dice']}", flush=True)
+            text = json.dumps({**record, "found": found, "summaries": summaries(found, sizes)})
+            if not options.quick:
+                write_record(json.loads(text.replace(work, "$WORK")), "start_from", out=options.out)
+    print(json.dumps(summaries(found, sizes), indent=1))
+    if left:
+        print(f"left to the next call: {'; '.join(left)}")
 
 
 if __name__ == "__main__":

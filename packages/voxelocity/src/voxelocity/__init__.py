@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from voxelocity.data.source import open_cases as open
     from voxelocity.infer import predict_files as predict
     from voxelocity.infer.evaluation import evaluate as evaluate
-    from voxelocity.planning import make_plan as plan
     from voxelocity.report.own_run import diagnose as diagnose
+    from voxelocity.training import plan as plan
     from voxelocity.training import train as train
     from voxelocity.training import train_folds as train_folds
     from voxelocity.tuning.tune import tune as tune
@@ -60,7 +60,7 @@ _WHERE = {
     "GPUStats": ("voxelocity_observe.monitor.gpu_stats", "GPUStats"),
     "Monitor": ("voxelocity_observe.monitor.monitor", "Monitor"),
     "open": ("voxelocity.data.source", "open_cases"),
-    "plan": ("voxelocity.planning", "make_plan"),
+    "plan": ("voxelocity.training", "plan"),
     "diagnose": ("voxelocity.report.own_run", "diagnose"),
     "evaluate": ("voxelocity.infer.evaluation", "evaluate"),
     "predict": ("voxelocity.infer", "predict_files"),

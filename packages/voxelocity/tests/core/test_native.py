@@ -32,7 +32,7 @@ _MODULES = (
 )
 LOOPS = {loop.name: loop for module in _MODULES for loop in vars(module).values() if isinstance(loop, NativeLoop)}
 _C_TYPES = {"int": "int64_t", "seed": "uint64_t", "float": "float", "double": "double"}
-_C_DTYPES = {"float32": "float", "float64": "double", "stored": "STORED"}
+_C_DTYPES = {"float32": "float", "float64": "double", "stored": "STORED", "any": "void"}
 LIBRARY, why_not = build_loops.LIBRARY, build_loops.why_not
 
 
@@ -79,6 +79,15 @@ def test_an_array_that_a_loop_cannot_take_is_an_error(flat, facts):
         native_loops._spread(flat, 8, 1.5)
 
 
+def test_arguments_of_a_stored_type_have_the_same_one():
+    along = (np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.float32)) * 3
+    sizes = np.array([1, 1, 1, 1, 1, 1, 1, 1])
+    label = np.zeros(1, np.uint16)
+    native_resample._resample_label(label, sizes, *along, label.copy())
+    with pytest.raises(ValueError, match="loop resample_label: argument 11 is uint8"):
+        native_resample._resample_label(label, sizes, *along, label.astype(np.uint8))
+
+
 def test_shapes_and_indices_beyond_an_array_are_errors():
     f4, image, out = np.float32, np.zeros((1, 4, 4, 4), np.int16), np.zeros((1, 2, 2, 2), np.float32)
     label, out_label = np.zeros((4, 4, 4), np.uint8), np.zeros((2, 2, 2), np.uint8)
@@ -88,6 +97,8 @@ def test_shapes_and_indices_beyond_an_array_are_errors():
     native_loops.warp(image, label, places, plain, scale, (out, out_label), votes=True)
     with pytest.raises(ValueError, match=r"loop warp: image has shape \(2, 4, 4, 4\), not \(1, 4, 4, 4\)"):
         native_loops.warp(np.zeros((2, 4, 4, 4), np.int16), label, places, plain, scale, (out, out_label), votes=True)
+    with pytest.raises(ValueError, match="loop warp: labels are uint16 and uint8, not both"):
+        native_loops.warp(image, label.astype(np.uint16), places, plain, scale, (out, out_label), votes=True)
     control, along = np.zeros((3, 4, 4, 4), f4), params.spline_weights(2, 4)
     late = (control, along, along, np.array([0, 1], np.int32), params.four_weights(2, 4)[1])
     with pytest.raises(ValueError, match="loop warp: an index lies beyond its array"):

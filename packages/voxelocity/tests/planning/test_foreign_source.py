@@ -1,5 +1,7 @@
 """What a training takes over from models of nnU-Net and bundles: networks as data, spacings, intensities."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,6 @@ from infer.models.test_nnunet import save as save_nnunet
 from voxelocity.infer import open_model
 from voxelocity.planning.foreign_source import foreign_source
 from voxelocity.step import build_network
-from voxelocity.step.foreign_networks import FOREIGN
 from voxelocity_observe.core.errors import InputError
 
 PREFIX = "data.prepare."
@@ -90,8 +91,23 @@ def test_what_a_bundle_does_otherwise_is_said(tmp_path):
     assert keys[f"{PREFIX}intensity.nonzero_only"] is True
 
 
-def test_a_bundle_whose_network_cannot_be_trained_here_is_refused(tmp_path, monkeypatch):
-    monkeypatch.delitem(FOREIGN, "UNet")
-    folder = save_bundle(tmp_path / "bundle", config(TURNED))
-    with pytest.raises(InputError, match="has the network UNet; a training can start from AttentionUnet, BasicUNet"):
-        foreign_source(open_model(folder))
+@pytest.mark.parametrize(
+    ("changed", "facts"),
+    [
+        ({"_target_": "UNETR"}, ("a patch of one size", "SegResNet, SegResNetDS, SwinUNETR", "voxelocity predict")),
+        ({"_target_": "DiNTS"}, ("network.name=dints with network.paths",)),
+        ({"_target_": "FlexibleUNet"}, ("from which no training can start: its way down is",)),
+        ({"_target_": "MedNeXt"}, ("nothing here describes its levels",)),
+        ({"spatial_dims": 2}, ("a network of planes", "start from a model of 3-D patches")),
+    ],
+    ids=lambda value: "" if isinstance(value, tuple) else str(next(iter(value.values()))),
+)
+def test_networks_that_no_training_can_continue_say_why_and_what_can(tmp_path, changed, facts):
+    model = open_model(save_bundle(tmp_path / "bundle", config(TURNED)))
+    path = model.folder / "configs" / "inference.json"
+    values = json.loads(path.read_text())
+    values["network_def"] |= changed
+    path.write_text(json.dumps(values))
+    with pytest.raises(InputError) as refused:
+        foreign_source(model)
+    assert all(fact in str(refused.value) for fact in facts), refused.value

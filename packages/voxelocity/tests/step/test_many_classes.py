@@ -1,4 +1,4 @@
-"""The loss of more classes than kernels take: that of torch's own operations, a few classes at a time."""
+"""The loss of many classes by torch's own operations, a few classes at a time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ import torch
 
 from voxelocity.step import LossConfig, build_loss
 from voxelocity.step import loss as loss_module
+from voxelocity.step.fused import set_fused
 from voxelocity.step.loss_table import LOSSES
 
 SHAPE = (2, 37, 3, 4, 5)
+
+
+@pytest.fixture(autouse=True)
+def without_loops():
+    set_fused("loss", False)
+    yield
+    set_fused("loss", True)
 
 
 def example(dtype=torch.float32):

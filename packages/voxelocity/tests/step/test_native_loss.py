@@ -16,7 +16,8 @@ def drawn(num_classes, *, dtype=torch.float32, is_last=True, sides=(7, 11, 13), 
     rng = torch.Generator().manual_seed(0)
     logits = (scale * torch.randn(2, num_classes, *sides, generator=rng)).to(dtype)
     logits = logits.to(memory_format=torch.channels_last_3d if is_last else torch.contiguous_format).requires_grad_()
-    return logits, torch.randint(0, num_classes, (2, *sides), dtype=torch.uint8, generator=rng)
+    dtype = torch.uint8 if num_classes <= 256 else torch.int32
+    return logits, torch.randint(0, num_classes, (2, *sides), dtype=dtype, generator=rng)
 
 
 def both(config, logits, label, **options):
@@ -42,7 +43,10 @@ def check(config, logits, label, **options):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "bfloat16"])
-@pytest.mark.parametrize(("num_classes", "is_last"), [(2, True), (4, False), (9, True), (105, True), (256, False)])
+@pytest.mark.parametrize(
+    ("num_classes", "is_last"),
+    [(2, True), (4, False), (9, True), (105, True), (256, False), (257, True), (1_000, False)],
+)
 def test_value_and_gradient_are_those_of_torch(num_classes, is_last, dtype):
     sides = (7, 11, 13) if num_classes < 100 else (3, 5, 7)
     check(LossConfig(), *drawn(num_classes, dtype=dtype, is_last=is_last, sides=sides))
@@ -53,6 +57,17 @@ def test_value_and_gradient_are_those_of_torch(num_classes, is_last, dtype):
 @pytest.mark.parametrize("ignored", [None, 1])
 def test_every_loss_that_the_loops_have(name, over_batch, ignored):
     check(LossConfig(name=name, dice_over_batch=over_batch), *drawn(4), ignored=ignored)
+
+
+def test_labels_of_any_size_that_a_batch_has_give_the_same():
+    logits, label = drawn(4)
+    narrow, wide = (both(LossConfig(), logits, values)[0] for values in (label, label.int()))
+    assert all(torch.equal(one, other) for one, other in zip(narrow, wide, strict=True))
+
+
+def test_as_many_classes_as_a_label_may_have_do_not_overflow():
+    # All sums of exponentials are as large as they can be.
+    check(LossConfig(), *drawn(65_535, sides=(2, 3, 3), scale=0.0))
 
 
 def test_parts_of_a_large_patch_are_added_and_large_logits_do_not_overflow():
@@ -89,6 +104,9 @@ def test_nan_makes_the_loss_nan():
 def test_a_label_that_is_no_class_is_an_error_unless_it_is_ignored():
     logits, label = drawn(3)
     label[0, 0, 0, 0] = 200
+    for value in (200, -1):
+        with pytest.raises(ValueError, match="loop loss_sums"):
+            build_loss(LossConfig())(logits, torch.where(label == 200, value, label.int()))
     with pytest.raises(ValueError, match="loop loss_sums"):
         build_loss(LossConfig())(logits, label)
     check(LossConfig(), logits, label, ignored=200)

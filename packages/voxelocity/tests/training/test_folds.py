@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from dataclasses import replace
 
 import pytest
+import yaml
 from rich.console import Console
 
 import voxelocity
 from voxelocity.infer.evaluation import pool_runs
+from voxelocity.infer.evaluation.page import evaluation_document
 from voxelocity.planning import SharedKeys
 from voxelocity.report import read_run
 from voxelocity.training import folds as folds_module
@@ -81,6 +84,22 @@ def test_final_validations_are_pooled_over_every_case(trained):
     assert figures["num_cases"] == 6
     assert {case["folder"] for case in figures["cases"]} == {str(run) for run in trained.runs.values()}
     assert (trained.folder / "evaluation.html").is_file()
+
+
+def test_pooled_scores_of_cases_that_a_model_may_have_seen_are_marked(copied, trained):
+    runs = [copied / path.name for path in trained.runs.values()]
+    case_id, why = read_run(runs[0]).scores[0].case_id, "it does not say which cases it was trained on"
+    record = yaml.safe_load((runs[0] / "run.yaml").read_text())
+    record["dataset"]["exposed"] = {case_id: why}
+    (runs[0] / "run.yaml").write_text(yaml.safe_dump(record))
+    pooled = pool_runs(runs)
+    assert pooled.exposed == {case_id: why}
+    document = evaluation_document(replace(pooled, unlearned={}))
+    assert "cases, 1 of them marked" in document.verdict
+    assert any("may have learned from 1 held-out case" in notice and why in notice for notice in document.notices)
+    marked = {case["case_id"]: case["start_may_have_learned_from_it"] for case in document.values["cases"]}
+    assert marked == dict.fromkeys(marked, "") | {case_id: why}
+    assert f"{case_id} *" in repr(document.sections)
 
 
 def test_runs_of_repeated_splits_count_a_case_once_each(copied):

@@ -328,7 +328,7 @@ def test_a_damaged_run_is_refused_before_it_is_planned(run_in, stop_after, tmp_p
     run = tmp_path / "run"
     stop_after(run, 3)
     whole = run / "events.jsonl"
-    monkeypatch.setattr("voxelocity.training.open_session.plan_cases", None)
+    monkeypatch.setattr("voxelocity.training.start_choice.plan_cases", None)
     for content, text in (
         (b"garbage\n" + whole.read_bytes(), r"line 1 is not an event.*delete that line"),
         (whole.read_bytes() + b'{"event":"steps","time_s":9}\n', r"event 'steps' at 9 s cannot be used"),

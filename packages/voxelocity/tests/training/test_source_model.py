@@ -73,6 +73,21 @@ def test_a_run_starts_from_the_weights_and_the_plan_of_another(tune, source):
     assert event["folder"] == str(source.resolve())
 
 
+def test_a_plan_shows_what_a_run_would_take_over(tune, source, tiny_msd, voxelocity, tmp_path):
+    planned = vx.plan(vx.open(tiny_msd), start_from=source, overrides=HARDLY, device="cpu")
+    keys = {choice.key: (choice.value, choice.reason) for choice in planned.choices}
+    tuned = {choice.key: (choice.value, choice.reason) for choice in read_run(tune()).choices}
+    for key in ("start", "network.norm", "data.prepare.spacing_mm", "data.patch.shape_voxel"):
+        assert keys[key] == tuned[key]
+    shown = voxelocity("plan", tiny_msd, "--from", source, "--map", "core=ball", "--device", "cpu").succeeded().out
+    assert "100.0%" in shown
+    assert "core (from ball)" in " ".join(shown.split())
+    assert "trained on 2 of the 2 cases" in voxelocity("plan", tiny_msd, "--from", source, "--fold", 1).err
+    two = voxelocity("plan", tiny_msd, "--from", source, "--from", "scratch")
+    assert two.status == 2
+    assert "a plan is made for one model" in two.err
+
+
 def test_classes_of_other_names_are_initialized_unless_the_user_maps_them(tune, own_msd, source, tmp_path):
     description = json.loads((own_msd / "dataset.json").read_text())
     description["labels"]["2"] = "kernel"
@@ -125,7 +140,7 @@ def test_what_a_run_was_trained_on_is_not_held_out_from_one_that_starts_from_it(
     tune(fold="all", start_from=first, out=second)
 
 
-def test_a_model_keeps_what_the_run_that_it_started_from_was_trained_on(tune, own_msd, source):
+def test_a_model_keeps_what_the_run_that_it_started_from_was_trained_on(tune, own_msd, source, tmp_path):
     before = load_model(source)[1].division
     for path in [*own_msd.glob("*/case_*.nii.gz")]:
         path.rename(path.with_name(path.name.replace("case", "other")))
@@ -135,6 +150,16 @@ def test_a_model_keeps_what_the_run_that_it_started_from_was_trained_on(tune, ow
     assert {name.partition("_")[0] for name in after.training} == {"case", "other"}
     assert before.training.items() <= after.training.items()
     assert before.held_out.items() < after.held_out.items()
+    # Also where the run is continued after its first checkpoint, and whatever became of the model since.
+    tuned = tmp_path / "tuned"
+    for name in ("model.safetensors", "model.json", "scores.json", "events.jsonl"):
+        (tuned / name).unlink()
+    source.rename(source.with_name("moved"))
+    try:
+        tune(own_msd, start_from=None, resume=True, overrides={})
+    finally:
+        source.with_name("moved").rename(source)
+    assert load_model(tuned)[1].division == after
 
 
 def marks_of(tuned):

@@ -12,7 +12,7 @@ import voxelocity
 from voxelocity.data.pipeline import Feed, PreparedCases
 from voxelocity.report import read_run
 from voxelocity.report.summary import part_shares, stage_shares, throughput
-from voxelocity.training import entry, open_session, train, validation
+from voxelocity.training import entry, start_choice, train, validation
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.session import StopRequest
 from voxelocity_observe.core.clock import FakeClock
@@ -35,7 +35,7 @@ def clock(monkeypatch):
 
         monkeypatch.setattr(owner, name, slow)
 
-    takes(open_session, "plan_cases", 2.0)
+    takes(start_choice, "plan_cases", 2.0)
     takes(PreparedCases, "fill", 3.0)
     takes(entry, "build_network", 0.5)
     takes(Feed, "__next__", 0.25)

@@ -231,7 +231,7 @@ def test_packed_archives_are_read_after_the_command_that_is_proposed(tmp_path):
     assert len(read_tracts(tract_files(tmp_path))) > 0
     (tmp_path / "vtp").mkdir()
     (tmp_path / "vtp" / "a.vtp").touch()
-    with pytest.raises(InputError, match=r"convert a\.vtp to \.tck or \.trx"):
+    with pytest.raises(InputError, match=r"write it as \.vtk in 3D Slicer.*load_polydata\('.*a\.vtp'\), '.*a\.vtk'\)"):
         tract_files(tmp_path / "vtp")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from voxelocity.cli import options, phases
-from voxelocity.core.requests.plan import PlanRequest
+from voxelocity.core.requests.plan import RunPlanRequest
 from voxelocity_observe.cli.asking import Asked, options_of
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from voxelocity_observe.document.blocks import Document
 
 
-@options_of(PlanRequest)
+@options_of(RunPlanRequest)
 def plan(
-    asked: Asked[PlanRequest],
+    asked: Asked[RunPlanRequest],
     dataset: options.Dataset,
     config: options.ConfigFile = None,
     sets: options.Sets = None,
@@ -41,15 +41,17 @@ def plan(
 
     options.check_is_no_run(dataset)
     cases = open_cases(dataset)
-    from voxelocity.planning import absent_from_plan, plan_cases
+    from voxelocity.planning import absent_from_plan
     from voxelocity.report import dataset_panel, plan_table
+    from voxelocity.training import plan_run
+    from voxelocity.training.exposure import exposure_text
     from voxelocity_observe.core.console import PlainConsole
     from voxelocity_observe.document import document_view
     from voxelocity_observe.spans import phase
 
     phases.start_up_is_over()
     with phase("plan", color="silver"):
-        planned = plan_cases(cases, request)
+        planned = plan_run(cases, request)
     record = planned.to_record()
     cases_of = {
         text: options.read_assignments([part for part in text.split(";") if part.strip()], option="--what-if")
@@ -64,8 +66,11 @@ def plan(
     console = PlainConsole()
     console.print(dataset_panel(record["dataset"], record["fingerprint"]))
     console.print(plan_table(planned.choices))
-    for text in absent_from_plan(planned):
-        console.print(f"warning: plan: {text}", style="yellow", highlight=False, soft_wrap=True)
+    warnings = [f"plan: {text}" for text in absent_from_plan(planned)]
+    if planned.exposed:
+        warnings.append(exposure_text(planned))
+    for text in warnings:
+        console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True)
     if estimate is not None:
         console.print(document_view(estimate))
 

@@ -34,8 +34,8 @@ INLINE float clamp(float value, float low, float high) {
 }
 
 /* Of eight labels and their shares, the label with the largest summed share; the smaller one of equals. */
-INLINE uint8_t largest_share(const uint8_t *labels, const float *shares) {
-    uint8_t first = labels[0], other = labels[0];
+INLINE uint16_t largest_share(const uint16_t *labels, const float *shares) {
+    uint16_t first = labels[0], other = labels[0];
     for (int a = 1; a < 8; a++)
         if (labels[a] != first) other = labels[a];
     float first_share = 0, other_share = 0;
@@ -53,7 +53,7 @@ INLINE uint8_t largest_share(const uint8_t *labels, const float *shares) {
         if (first_share == other_share) return first < other ? first : other;
         return first_share > other_share ? first : other;
     }
-    uint8_t best = labels[0];
+    uint16_t best = labels[0];
     float best_share = -1;
     for (int a = 0; a < 8; a++) {
         float total = 0;

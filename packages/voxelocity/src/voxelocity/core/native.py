@@ -26,7 +26,7 @@ _SCALARS: dict[str, Any] = {
     "float": ctypes.c_float,
     "double": ctypes.c_double,
 }
-_STORED = "stored"
+_STORED, _ANY = "stored", "any"
 # M_MMAP_THRESHOLD, of which 32 MiB is the most, and M_TRIM_THRESHOLD.
 _KEPT = ((-3, 2**25), (-1, 2**31 - 1))
 _OUT_OF_MEMORY = 1
@@ -94,8 +94,8 @@ class NativeLoop:
 
     Args:
         name: in C, without the suffixes of level and stored type.
-        kinds: of its arguments: "in" or "out" and a dtype for arrays, or "stored" for the dtype that selects one of
-            several functions; else a key of `_SCALARS`.
+        kinds: of its arguments: "in" or "out" and a dtype for arrays, "stored" for the dtype that selects one of
+            several functions, or "any" where another argument says which it is; else a key of `_SCALARS`.
         stored: dtypes that there are functions for.
     """
 
@@ -107,11 +107,12 @@ class NativeLoop:
 
     @staticmethod
     def _array_of(kind: str) -> tuple[bool, Any] | None:
-        """Whether the array is written, and its dtype; None for a number."""
+        """Whether the array is written, and its dtype, None for the stored one; None for a number."""
         if kind in _SCALARS:
             return None
         use, dtype = kind.split()
-        return use == "out", None if dtype == _STORED else np.dtype(dtype)
+        special = {_STORED: None, _ANY: _ANY}
+        return use == "out", special[dtype] if dtype in special else np.dtype(dtype)
 
     def __call__(self, *arguments: Any, level: str = "") -> None:
         stored, passed = None, []
@@ -122,7 +123,9 @@ class NativeLoop:
             is_written, dtype = wanted
             if not isinstance(argument, np.ndarray):
                 raise ValueError(f"loop {self.name}: argument {number} is a {type(argument).__name__}, not an array")
-            is_typed = argument.dtype == dtype if dtype is not None else argument.dtype in self.stored
+            # Of a stored type, all arguments have that of the first.
+            allowed = self.stored if stored is None else (stored,)
+            is_typed = dtype is _ANY or (argument.dtype in allowed if dtype is None else argument.dtype == dtype)
             flags = argument.flags
             if not (is_typed and flags.c_contiguous and (flags.writeable or not is_written)):
                 raise ValueError(self._why_not(number, argument))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Literal, Self
 
 from pydantic import Field
@@ -32,9 +32,18 @@ class CaseDivision(Config):
     """Cases that it was validated on instead."""
 
     @classmethod
-    def of(cls, split: Split) -> Self:
-        """Of a run on these cases."""
-        return cls(training=_sizes(split.training), held_out=_sizes(split.validation) if split.held_out else {})
+    def of(cls, split: Split, *, before: Self | None = None, exposed: Container[str] = ()) -> Self:
+        """Of a run on these cases.
+
+        Args:
+            split: the cases.
+            before: of the model that it starts from.
+            exposed: held-out cases that this model may have seen, which may not stand for such later.
+        """
+        own = cls(training=_sizes(split.training), held_out=_sizes(split.validation) if split.held_out else {})
+        joined = own if before is None else own.joined(before)
+        held_out = {case_id: size for case_id, size in joined.held_out.items() if case_id not in exposed}
+        return joined.model_copy(update={"held_out": held_out})
 
     def side(self, ref: VolumeRef) -> Side:
         """What a case was in the training; "" if its id and size are not known from there."""

@@ -144,7 +144,7 @@ def count_tables(
     Args:
         prediction: any shape, class indices.
         truth: the same.
-        scored: groups of class indices; of one each, if there are more than 256 classes.
+        scored: groups of class indices.
         num_classes: including the background.
 
     Raises:
@@ -153,6 +153,9 @@ def count_tables(
     if num_classes <= MAX_BYTE_CLASSES:
         return merged_pairs(count_pairs(prediction, truth, num_classes=num_classes), scored)
     _check_indices(prediction, truth, num_classes)
+    if any(len(indices) != 1 for indices in scored):
+        tables = [np.isin(np.arange(num_classes), indices).astype(np.uint8) for indices in scored]
+        return np.array([count_pairs(table[prediction], table[truth], num_classes=2) for table in tables])
     counts = np.zeros((3, num_classes), dtype=np.int64)
     rows, columns = truth.reshape(-1), prediction.reshape(-1)
     for start in range(0, truth.size, _PART_VOXELS):

@@ -18,10 +18,18 @@ from voxelocity.step import NetworkConfig
 from voxelocity.step.foreign_networks import CLASS, FOREIGN, NNUNET, levels_of
 from voxelocity.step.nnunet_network import PlannedUNet
 from voxelocity_observe.core.errors import ConfigError, InputError
+from voxelocity_observe.core.plain import shortened
 
 MODES = {"CTNormalization": "window", "ZScoreNormalization": "zscore", "NoNormalization": "none"}
 """What a plan has for a scheme of nnU-Net."""
 _ENDS = ("in_channels", "out_channels")
+_WHY_NOT = {
+    "UNETR": "it has a weight for each place in a patch of one size, and a plan chooses the patch",
+    "DiNTS": "its paths are in a file of its own; --set network.name=dints with network.paths (docs/plan.md) trains "
+    "one from new weights",
+    "FlexibleUNet": "its way down is of a library of classifiers",
+}
+"""Why a training cannot start from networks that `predict` takes; others have no description of their levels here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,16 +115,24 @@ def _of_nnunet(model: Model, network: torch.nn.Module, preparation: NnunetPrepar
 def _of_bundle(model: Model, network: torch.nn.Module, preparation: BundlePreparation) -> ForeignSource:
     config = BundleConfig(model.folder)
     described = config.component("@network_def", "network_def")
-    if described.name not in FOREIGN:
+    name = described.name
+    if name not in FOREIGN:
+        why = _WHY_NOT.get(name, "nothing here describes its levels, which the rules of a plan need")
         raise InputError(
-            f"train: {model.folder} has the network {described.name}; a training can start from "
-            f"{', '.join(name for name in FOREIGN if name != NNUNET)}"
+            f"train: {model.folder} has the network {name}, from which no training can start: {why}. It can start from "
+            f"{', '.join(known for known in FOREIGN if known != NNUNET)}, from nnU-Net's results and from a run; "
+            "leave out --from to train new weights, or use the model as it is with `voxelocity predict`"
         )
     given = {key: value for key, value in described.arguments.items() if key not in _ENDS}
     arguments = config.resolved(given, described.where)
+    if arguments.get("spatial_dims", 3) != 3:
+        raise InputError(
+            f"train: {model.folder} has a network of planes (spatial_dims {shortened(arguments['spatial_dims'])}), and "
+            "a run trains a 3-D one; start from a model of 3-D patches, or leave out --from"
+        )
     keys, notes = _prepared(preparation)
     return ForeignSource(
-        network=_config({CLASS: described.name, **arguments}, network),
+        network=_config({CLASS: name, **arguments}, network),
         weights=network.state_dict(),
         patch=model.spec.window.shape_voxel,
         keys=keys,

@@ -67,6 +67,8 @@ class Planned:
     """What the run is expected to get done; None on a CPU."""
     exposed: Mapping[str, str] = field(default_factory=dict)
     """Held-out cases from which the model that the run starts from may have learned, and why."""
+    before: CaseDivision | None = None
+    """The cases of the model that the run starts from; None for new weights, and where they are not known."""
 
     def __repr__(self) -> str:
         """One line that says what would be trained."""
@@ -168,7 +170,7 @@ def model_spec(planned: Planned) -> ModelSpec:
         precision=plan.precision.model_copy(update={"compile": "none"}),
         backend=plan.backend,
         trained_on=planned.fingerprint.trained_on(),
-        division=CaseDivision.of(cases.split(planned.fold)),
+        division=CaseDivision.of(cases.split(planned.fold), before=planned.before, exposed=planned.exposed),
     )
 
 

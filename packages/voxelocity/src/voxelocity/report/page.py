@@ -14,6 +14,7 @@ from voxelocity.report.records import RunFacts
 from voxelocity.report.slices import slices_block
 from voxelocity.report.summary import (
     absent_text,
+    exposed_text,
     judged_text,
     mean_dice,
     part_shares,
@@ -66,10 +67,6 @@ from voxelocity_observe.document.settings import machine_table
 _NOT_HELD_OUT = (
     "Not held out: the network was judged on the cases it was trained on (fold = all). "
     "These scores do not show how well it does on new scans."
-)
-_EXPOSED = (
-    "Marked with *: the model that this run started from may have learned from {count} ({why}). If so, their scores, "
-    "and the means over them, are too high."
 )
 _NO_VALIDATION = (
     "There is no curve of the Dice, because this run was not validated on the way. A first Dice comes after a fifth of "
@@ -158,9 +155,8 @@ def _plan(run: RunFacts) -> list[Block]:
 
 def _notices(run: RunFacts) -> list[str]:
     notices = [] if run.dataset.held_out else [_NOT_HELD_OUT]
-    if exposed := run.dataset.exposed:
-        reasons = "; ".join(dict.fromkeys(exposed.values()))
-        notices.append(_EXPOSED.format(count=count_text(len(exposed), "held-out case"), why=reasons))
+    if run.dataset.exposed:
+        notices.append(exposed_text(run.dataset.exposed))
     if run.unlearned:
         notices.insert(0, _UNLEARNED)
     if run.status == "unfinished":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from voxelocity.core.records import CaseScore
@@ -75,6 +75,16 @@ def judged_text(run: RunFacts) -> str:
     noun = "held-out case" if run.dataset.held_out else "case"
     marked = f", {len(run.dataset.exposed)} of them marked" if run.dataset.exposed else ""
     return f"{part}{count_text(max(count, planned), noun)}{'' if run.dataset.held_out else ' trained on'}{marked}"
+
+
+def exposed_text(exposed: Mapping[str, str]) -> str:
+    """What is said of marked scores: those of cases that the model which a run started from may have seen, with why."""
+    reasons = "; ".join(dict.fromkeys(exposed.values()))
+    return (
+        "Marked with *: the model that the run started from may have learned from "
+        f"{count_text(len(exposed), 'held-out case')} ({reasons}). If so, their scores, and the means over them, are "
+        "too high."
+    )
 
 
 def mean_dice(run: RunFacts) -> float | None:

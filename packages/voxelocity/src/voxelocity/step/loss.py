@@ -38,7 +38,7 @@ def build_loss(
 
     On a CUDA device with Triton `fused_loss` computes the same in two passes over the logits, and on a CPU
     `native_loss`; the operations here are their reference, and take over for a boundary term, while torch compiles, and
-    with `BackendConfig.fused_loss` off. Of more than 256 classes `many_classes` computes it, some at a time.
+    with `BackendConfig.fused_loss` off; of more than 256 classes in the form of `many_classes`, some at a time.
 
     Args:
         config: which loss.

@@ -16,15 +16,14 @@ INLINE void TYPED(write_line)(const float *from, int64_t num, int64_t step, STOR
 /* The tile of voxels from `first` on; 0 if a voxel that counts has a label that is not a class. */
 INLINE int TYPED(read_tile)(const struct loss_work *work, struct tile *tile, int64_t sample, int64_t first,
                             int64_t num) {
-    int64_t classes = work->classes, is_inside = 1;
+    int64_t classes = work->classes, is_inside = 1, start = sample * work->voxels + first;
     const STORED *from = (const STORED *)work->logits + sample * work->voxels * classes + first * work->voxel_step;
-    const uint8_t *label = work->label + sample * work->voxels + first;
     tile->num = (num + LANES - 1) / LANES * LANES;
+    read_labels(work, start, num, tile);
     for (int64_t v = 0; v < tile->num; v++) {
-        tile->known[v] = v < num && label[v] != work->ignored ? -1 : 0;
-        /* Of no class where there is no voxel. */
-        tile->label[v] = v < num ? label[v] : -1;
-        is_inside &= !tile->known[v] || tile->label[v] < classes;
+        int32_t label = tile->label[v];
+        tile->known[v] = v < num && label != work->ignored ? -1 : 0;
+        is_inside &= !tile->known[v] || (label >= 0 && label < classes);
     }
     for (int64_t k = 0; k < classes; k++) {
         float *to = tile->logits + k * tile->num;
@@ -41,10 +40,11 @@ static void TYPED(sums_part)(const void *given, int64_t number) {
     double *part = work->parts + number * (3 * work->classes + 2);
     struct tile tile;
     memset(part, 0, (3 * work->classes + 2) * sizeof *part);
+    if (!open_tile(work, &tile)) return;
     for (int64_t first = start; first < end; first += size) {
         if (!TYPED(read_tile)(work, &tile, sample, first, smaller(size, end - first))) {
-            __atomic_store_n(&((struct loss_work *)work)->is_beyond, 1, __ATOMIC_RELAXED);
-            return;
+            fail(work, OUT_OF_RANGE);
+            break;
         }
         for (int64_t v = 0; v < tile.num; v++) {
             int is_class = tile.label[v] >= 0 && tile.label[v] < work->classes;
@@ -54,6 +54,7 @@ static void TYPED(sums_part)(const void *given, int64_t number) {
         make_probabilities(work, &tile);
         add_sums(work, &tile, part);
     }
+    close_tile(&tile);
 }
 
 static void TYPED(gradient_part)(const void *given, int64_t number) {
@@ -62,6 +63,7 @@ static void TYPED(gradient_part)(const void *given, int64_t number) {
     int64_t end = smaller(start + PART, work->voxels), classes = work->classes;
     const float *factors = work->factors + sample * 2 * classes;
     struct tile tile;
+    if (!open_tile(work, &tile)) return;
     for (int64_t first = start; first < end; first += size) {
         int64_t num = smaller(size, end - first);
         STORED *to = (STORED *)work->out + sample * work->voxels * classes + first * work->voxel_step;
@@ -72,31 +74,31 @@ static void TYPED(gradient_part)(const void *given, int64_t number) {
         for (int64_t k = 0; k < classes; k++)
             TYPED(write_line)(tile.logits + k * tile.num, num, work->voxel_step, to + k * work->class_step);
     }
+    close_tile(&tile);
 }
 
 /* The sums (b, 3 classes + 2) of each patch. `sizes` are b, classes, voxels, the steps in memory from voxel to voxel
- * and from class to class, the label that does not count or -1, whether the mean over voxels is asked for, and the
- * length of `parts`, which is scratch. */
-int TYPED_LOOP(loss_sums)(const STORED *logits, const uint8_t *label, const int64_t *sizes, double *parts, double *sums,
+ * and from class to class, the label that does not count or a number that no label is, whether the mean over voxels is
+ * asked for, the length of `parts`, which is scratch, and the bytes of a label. */
+int TYPED_LOOP(loss_sums)(const STORED *logits, const void *label, const int64_t *sizes, double *parts, double *sums,
                           int64_t pool) {
     struct loss_work work = loss_work_of(sizes, label);
     int64_t width = 3 * work.classes + 2;
-    if (work.classes < 1 || work.classes > MOST_CLASSES || sizes[7] < work.batch * work.chunks * width)
-        return OUT_OF_RANGE;
+    if (!can_run(&work) || sizes[7] < work.batch * work.chunks * width) return OUT_OF_RANGE;
     work.logits = logits, work.parts = parts;
     share(pool, work.batch * work.chunks, TYPED(sums_part), &work);
     memset(sums, 0, work.batch * width * sizeof *sums);
     for (int64_t part = 0; part < work.batch * work.chunks; part++)
         for (int64_t k = 0; k < width; k++) sums[part / work.chunks * width + k] += parts[part * width + k];
-    return work.is_beyond ? OUT_OF_RANGE : DONE;
+    return work.status;
 }
 
 /* The gradient of the logits, in their order, from that of the mean of the voxels, `factor`, and those of the sums. */
-int TYPED_LOOP(loss_gradient)(const STORED *logits, const uint8_t *label, const int64_t *sizes, const float *factors,
+int TYPED_LOOP(loss_gradient)(const STORED *logits, const void *label, const int64_t *sizes, const float *factors,
                               const float *factor, STORED *out, int64_t pool) {
     struct loss_work work = loss_work_of(sizes, label);
-    if (work.classes < 1 || work.classes > MOST_CLASSES) return OUT_OF_RANGE;
+    if (!can_run(&work)) return OUT_OF_RANGE;
     work.logits = logits, work.out = out, work.factors = factors, work.factor = work.has_term ? *factor : 0;
     share(pool, work.batch * work.chunks, TYPED(gradient_part), &work);
-    return DONE;
+    return work.status;
 }

@@ -1,4 +1,4 @@
-"""The sums of a loss over more classes than its kernels take, some classes at a time, on any device.
+"""The sums of a loss over many classes by torch's operations, some classes at a time, on any device.
 
 Besides the logits and their gradient, memory holds planes of a few classes, whatever their number.
 """

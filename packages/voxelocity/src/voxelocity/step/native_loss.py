@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from voxelocity.core.cases import MAX_BYTE_CLASSES
+from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.native import NativeLoop, has_loops
 from voxelocity.core.volume import Array
 from voxelocity.step.fused import differentiable_once, is_fused
@@ -14,15 +14,16 @@ from voxelocity.step.loss_table import LOSSES, LossConfig, share_of_positives
 from voxelocity.step.native_norm import memory_of, pool_of_threads
 
 _STORED = ("float32", "uint16")
-_sums = NativeLoop(
-    "loss_sums", "in stored", "in uint8", "in int64", "out float64", "out float64", "int", stored=_STORED
-)
+_sums = NativeLoop("loss_sums", "in stored", "in any", "in int64", "out float64", "out float64", "int", stored=_STORED)
 _gradient = NativeLoop(
     "loss_gradient",
-    *("in stored", "in uint8", "in int64", "in float32", "in float32", "out stored", "int"),
+    *("in stored", "in any", "in int64", "in float32", "in float32", "out stored", "int"),
     stored=_STORED,
 )
 _DTYPES = (torch.float32, torch.bfloat16)
+_LABEL_DTYPES = (torch.uint8, torch.int32)
+# No label has it.
+_NO_INDEX = -(2**40)
 # Of a part of the work, as in `loss.c`.
 _PART = 16384
 
@@ -41,10 +42,10 @@ def can_run(logits: torch.Tensor, label: torch.Tensor, config: LossConfig, num_r
         and type(label) is torch.Tensor
         and logits.device.type == label.device.type == "cpu"
         and logits.dtype in _DTYPES
-        and label.dtype == torch.uint8
+        and label.dtype in _LABEL_DTYPES
         and label.shape == (logits.shape[0], *logits.shape[2:])
         and logits.numel() > 0
-        and logits.shape[1] <= MAX_BYTE_CLASSES
+        and logits.shape[1] <= MAX_CLASSES
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         and pool_of_threads() is not None
@@ -65,16 +66,21 @@ def sums(
     """
     is_last = not logits.is_contiguous() and logits.movedim(1, -1).is_contiguous()
     made: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _Sums.apply(  # type: ignore[no-untyped-call]
-        logits if is_last else logits.contiguous(), label.contiguous(), config, -1 if ignored is None else ignored
+        logits if is_last else logits.contiguous(),
+        label.contiguous(),
+        config,
+        _NO_INDEX if ignored is None else ignored,
     )
     return made
 
 
-def _sizes(logits: torch.Tensor, config: LossConfig, ignored: int, num_sums: int = 0) -> Array:
+def _sizes(logits: torch.Tensor, label: torch.Tensor, config: LossConfig, ignored: int, num_sums: int = 0) -> Array:
     batch, classes, voxels = len(logits), logits.shape[1], logits.shape[2:].numel()
     steps = (1, voxels) if logits.is_contiguous() else (classes, 1)
     has_term = LOSSES[config.name].of_voxels is not None
-    found: Array = torch.tensor([batch, classes, voxels, *steps, ignored, int(has_term), num_sums]).numpy()
+    found: Array = torch.tensor(
+        [batch, classes, voxels, *steps, ignored, int(has_term), num_sums, label.element_size()]
+    ).numpy()
     return found
 
 
@@ -86,7 +92,7 @@ class _Sums(torch.autograd.Function):
         batch, classes, voxels = len(logits), logits.shape[1], logits.shape[2:].numel()
         parts = torch.empty(batch, -(-voxels // _PART), 3 * classes + 2, dtype=torch.float64)
         made = torch.empty(batch, 3 * classes + 2, dtype=torch.float64)
-        sizes = _sizes(logits, config, ignored, parts.numel())
+        sizes = _sizes(logits, label, config, ignored, parts.numel())
         _sums(memory_of(logits), label.numpy(), sizes, parts.numpy(), made.numpy(), pool_of_threads())
         agreed, predicted, true = made[:, :-2].view(batch, 3, classes).unbind(1)
         alpha = share_of_positives(config)
@@ -107,7 +113,7 @@ class _Sums(torch.autograd.Function):
         gradient = torch.empty_like(logits)
         alpha = share_of_positives(context.config)
         factors = torch.stack([of_sizes[0], 2.0 * alpha * of_sizes[1]], dim=1).contiguous()
-        sizes = _sizes(logits, context.config, context.ignored)
+        sizes = _sizes(logits, label, context.config, context.ignored)
         factor = (of_mean * weight).float().reshape(1)
         _gradient(
             *(memory_of(logits), label.numpy(), sizes, factors.numpy(), factor.numpy()),

@@ -17,5 +17,6 @@
 from voxelocity.training.entry import run_training, train
 from voxelocity.training.folds import FoldsResult, run_folds, train_folds
 from voxelocity.training.open_session import RunContext
+from voxelocity.training.start_choice import plan, plan_run
 
-__all__ = ["FoldsResult", "RunContext", "run_folds", "run_training", "train", "train_folds"]
+__all__ = ["FoldsResult", "RunContext", "plan", "plan_run", "run_folds", "run_training", "train", "train_folds"]

@@ -6,7 +6,7 @@ scores of these cases are marked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from voxelocity.core.cases import Cases, Fold
@@ -14,6 +14,7 @@ from voxelocity.core.volume import VolumeRef
 from voxelocity.infer.models.foreign_files import read_json
 from voxelocity.infer.models.kinds import nnunet_results
 from voxelocity.infer.models.nnunet_plans import DATASET
+from voxelocity.planning import Planned
 from voxelocity.training.resume import SavedRun, other_path
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.source_model import SourceModel
@@ -22,6 +23,8 @@ from voxelocity_observe.core.quantities import listed
 
 # A run that started from a run that started from ...
 _MOST_SOURCES = 20
+KEY = "start"
+"""The key of the model among the choices of a plan."""
 _SAME_NAME, _UNKNOWN = "it was trained on a case of this name", "it does not say which cases it was trained on"
 
 
@@ -48,11 +51,14 @@ def find_exposed(source: SourceModel, cases: Cases, fold: Fold) -> dict[str, str
     return _seen_by_runs(source.folder, cases, refs) if source.kind == "run" else _all_unknown(refs)
 
 
-def exposure_text(name: str, exposed: Mapping[str, str], num_held_out: int) -> str:
-    """What that means for the scores of a run that starts from this model; "" if it has seen none."""
+def exposure_text(planned: Planned) -> str:
+    """What that means for the scores of a run that starts from a model; "" if it has seen none of its cases."""
+    exposed = planned.exposed
     if not exposed:
         return ""
     reasons = "; ".join(dict.fromkeys(exposed.values()))
+    name = next(choice.value for choice in planned.choices if choice.key == KEY)
+    num_held_out = len(planned.cases.split(planned.fold).validation)
     return (
         f"train: {name} may have learned from {len(exposed)} of the {num_held_out} held-out cases "
         f"({listed(sorted(exposed), 3)}: {reasons}); if it has, their scores are too high, so they are marked"

@@ -18,13 +18,12 @@ from voxelocity.core.cases import Cases
 from voxelocity.core.config import AUTO
 from voxelocity.core.requests.plan import PlanRequest, plan_request
 from voxelocity.core.requests.train import MoreTime, TrainRequest
-from voxelocity.data.pipeline import declare_channels
 from voxelocity.parallel import World, launcher_job
-from voxelocity.planning import Planned, SharedKeys, check_code, plan_cases
+from voxelocity.planning import Planned, SharedKeys, check_code
 from voxelocity.planning.machine import survey
 from voxelocity.report import plan_summary, plan_table
 from voxelocity.training.caching import SKIPPED
-from voxelocity.training.exposure import exposure_text, find_exposed
+from voxelocity.training.exposure import KEY, exposure_text
 from voxelocity.training.resume import (
     SavedRun,
     check_data,
@@ -37,7 +36,7 @@ from voxelocity.training.resume import (
 )
 from voxelocity.training.run_folder import EXPOSED, RunFolder
 from voxelocity.training.session import Session, StopRequest
-from voxelocity.training.start_choice import KEY, Beginning, begin_from, choose_start, open_sources
+from voxelocity.training.start_choice import Beginning, begin_from, choose_start, open_sources, plan_from
 from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.credentials import without_credentials
@@ -161,19 +160,9 @@ def _begin(
     """
     fold = 0 if wanted.fold == AUTO else wanted.fold
     sources = open_sources(request, saved, overrides=wanted.overrides, fold=fold, folder=folder)
-    kept = None if saved is None else saved.dataset.get("exposed")
-    exposed = {str(name): str(why) for name, why in kept.items()} if isinstance(kept, Mapping) else {}
-    candidates = []
-    for source in sources or [None]:
-        if source is not None and saved is None:
-            exposed = find_exposed(source, cases, fold)
-        start = None
-        if source is not None:
-            start = source.start(wanted.overrides, num_channels=declare_channels(cases).num_channels)
-        planned = plan_cases(
-            cases, wanted, saved_plan=None if saved is None else saved.plan, shared=shared, start=start
-        )
-        candidates.append((source, replace(planned, exposed=exposed if source or saved else {})))
+    candidates = [
+        (source, plan_from(source, cases, wanted, saved=saved, shared=shared)) for source in sources or [None]
+    ]
     if len(candidates) > 1:
         return choose_start(candidates)
     source, planned = candidates[0]
@@ -335,14 +324,14 @@ def typed_command(argv: Sequence[str]) -> str:
 
 def _log_start(session: Session, session_plan: SessionPlan) -> str:
     """Logs what a new run starts from; what its page must say of its scores, "" if they are as good as others."""
-    choice = next((choice for choice in session.planned.choices if choice.key == KEY), None)
+    planned = session.planned
+    choice = next((choice for choice in planned.choices if choice.key == KEY), None)
     if session_plan.saved is not None or choice is None:
         return ""
     kept = session_plan.beginning.to_plain() | {EXPOSED: dict(session.exposed)}
     session.log.write("start", **kept, why=choice.reason)
     session.console.print(f"starting from {choice.value}: {choice.reason}", highlight=False, soft_wrap=True)
-    split = session.planned.cases.split(session.planned.fold)
-    return exposure_text(str(choice.value), session.exposed, len(split.validation))
+    return exposure_text(planned)
 
 
 def _more_time_text(session: Session, taken_s: float) -> str:

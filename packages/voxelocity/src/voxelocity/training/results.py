@@ -98,9 +98,7 @@ def unlearned_text(session: Session, step: int) -> str:
         len(planned.cases.split(planned.fold).training) * plan.data.patch.draws_per_case / plan.data.batch_size
     )
     source = SavedRun.read(session.folder.record).source.get("folder")
-    is_trained = isinstance(source, str) and bool(source)
-    if session.source is not None:
-        is_trained = not read_mark(session.source.folder / session.folder.scores.name)
+    is_trained = isinstance(source, str) and bool(source) and not read_mark(Path(source) / session.folder.scores.name)
     return unlearned(step, steps_of_a_pass=steps_of_a_pass, started_from=str(source) if is_trained else "")
 
 

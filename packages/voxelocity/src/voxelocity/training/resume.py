@@ -17,6 +17,7 @@ from voxelocity.core.config import AUTO, flatten
 from voxelocity.core.remote import remote_url
 from voxelocity.core.requests.train import MoreTime, TrainRequest
 from voxelocity.data.pipeline import declare_channels, declare_labels
+from voxelocity.infer import CaseDivision
 from voxelocity.planning import PLACES, Plan, Planned, read_overrides, steps_of_passes, without_places
 from voxelocity.report import read_run
 from voxelocity.training.checkpoint import Checkpoints
@@ -32,6 +33,7 @@ _NUM_NAMED = 3
 _DRAWING_KEYS = ("tier", "num_cases", "replace_rate")
 # How a plan is made and shared among ranks, not what it says.
 _FREE_SECTIONS = ("planner", "parallel")
+_START_CASES = "start_cases"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,7 @@ class SavedRun:
         case_ids: ids of the cases for "training" and for "validation"; empty for runs that did not store them.
         source: "folder" and "weights_sha256" of the model that it was started from, with its "mapping" of names and the
             losses of all that were "tried"; empty for new weights.
+        start_cases: of that model; None if they are not known.
     """
 
     plan: Plan
@@ -54,6 +57,13 @@ class SavedRun:
     dataset: Mapping[str, Any]
     case_ids: Mapping[str, Sequence[str]]
     source: Mapping[str, Any]
+    start_cases: CaseDivision | None
+
+    @property
+    def exposed(self) -> dict[str, str]:
+        """Held-out cases from which the model that it started from may have learned, and why."""
+        kept = self.dataset.get("exposed")
+        return {str(name): str(why) for name, why in kept.items()} if isinstance(kept, Mapping) else {}
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -93,6 +103,7 @@ class SavedRun:
             dataset=dataset,
             case_ids=case_ids,
             source=source,
+            start_cases=_start_cases(record, where=where),
         )
 
     def with_more_time(self, more_s: float, *, taken_s: float, is_finished: bool) -> Self:
@@ -126,7 +137,8 @@ def saved_run_record(planned: Planned) -> dict[str, Any]:
     """What `run.yaml` keeps of a run's beginning, as plain data. The cases, which may be many, come last."""
     record = planned.to_record()
     record["dataset"] |= {"labels": dict(planned.cases.labels), "ignore_value": planned.cases.ignore_value}
-    return {**record, "cases": _case_ids(planned.cases, planned.fold)}
+    before = {} if planned.before is None else {_START_CASES: planned.before.to_plain()}
+    return {**record, "cases": _case_ids(planned.cases, planned.fold), **before}
 
 
 def record_more_time(folder: RunFolder, saved: SavedRun, *, taken_s: float) -> None:
@@ -339,6 +351,15 @@ def _mapping(record: Mapping[str, Any], key: str, *, where: str) -> dict[str, An
         raise _damage(f"{where}:", f"'{key}' is {shortened(record[key])}, not keys and values")
     values: dict[str, Any] = record[key]
     return values
+
+
+def _start_cases(record: Mapping[str, Any], *, where: str) -> CaseDivision | None:
+    if _START_CASES not in record:
+        return None
+    try:
+        return CaseDivision.parse(_mapping(record, _START_CASES, where=where), where=f"{where}: {_START_CASES}")
+    except ConfigError as error:
+        raise ConfigError(f"{error}; restore it, or start again with --overwrite") from None
 
 
 def _damage(where: Path | str, what: str) -> ConfigError:

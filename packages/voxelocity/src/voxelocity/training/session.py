@@ -106,12 +106,6 @@ class Session:
         self.spec = model_spec(self.planned)
         # Cases from which the model that the run starts from may have learned, and why.
         self.exposed: Mapping[str, str] = self.planned.exposed
-        division, before = self.spec.division, self.source.spec.division if self.source else None
-        if division is not None and (before is not None or self.exposed):
-            division = division if before is None else division.joined(before)
-            held_out = {case_id: size for case_id, size in division.held_out.items() if case_id not in self.exposed}
-            division = division.model_copy(update={"held_out": held_out})
-            self.spec = self.spec.model_copy(update={"division": division})
         self.device = self.planned.machine.torch_device
         self.num_threads = self.planned.machine.num_cpus
 

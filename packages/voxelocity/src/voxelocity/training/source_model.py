@@ -64,14 +64,20 @@ class SourceModel:
 
     @classmethod
     def open(
-        cls, named: Path, *, overrides: Mapping[str, Any], out: Path, fold: Fold = 0, mapping: Sequence[str] = ()
+        cls,
+        named: Path,
+        *,
+        overrides: Mapping[str, Any],
+        out: Path | None = None,
+        fold: Fold = 0,
+        mapping: Sequence[str] = (),
     ) -> SourceModel:
         """The model that `named` is, which must not be that of the new run.
 
         Args:
             named: folder of a model, or a checkpoint in a folder of nnU-Net.
             overrides: of the command; it names the code of a network of the user's own.
-            out: folder of the new run.
+            out: folder of the new run, if there is one.
             fold: of the new run; of several folds of nnU-Net, the same one is taken, or else the first.
             mapping: as `read_mapping` takes it.
 
@@ -79,7 +85,7 @@ class SourceModel:
             InputError: there is no model, it is damaged, or its network cannot be trained here.
             ConfigError: the mapping cannot be read.
         """
-        if named.resolve() == out.resolve():
+        if out is not None and named.resolve() == out.resolve():
             raise InputError(f"train: --from and -o both name {out}; give the fine-tuned run a folder of its own")
         folder, renamed = _folder_of(named, fold), read_mapping(mapping)
         kind = next((kind for kind in KINDS if kind.holds(folder)), None)

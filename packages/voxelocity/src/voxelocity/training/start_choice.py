@@ -10,23 +10,27 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from voxelocity.core.batch import PLAIN
-from voxelocity.core.cases import Fold
+from voxelocity.core.cases import Cases, Fold
+from voxelocity.core.config import AUTO
 from voxelocity.core.records import Choice
+from voxelocity.core.requests.plan import PlanRequest, RunPlanOptions, RunPlanRequest
 from voxelocity.core.requests.train import TrainRequest
-from voxelocity.data.pipeline import Feed, PreparedCases
-from voxelocity.planning import Plan, Planned, model_spec
+from voxelocity.data.pipeline import Feed, PreparedCases, declare_channels
+from voxelocity.planning import Plan, Planned, SharedKeys, model_spec, plan_cases
 from voxelocity.planning.config import plan_with
 from voxelocity.step import TrainingStep, build_loss, build_network
 from voxelocity.training.checkpoint import Checkpoints
+from voxelocity.training.exposure import KEY, find_exposed
 from voxelocity.training.resume import SavedRun
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.source_model import SCRATCH, SourceModel
 from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.request import documents
 
 NUM_STEPS = 20
 """Steps that each of several models is tried for."""
@@ -34,8 +38,6 @@ NUM_STEPS = 20
 _NUM_JUDGED, _NUM_CASES, _NUM_WARM = 5, 8, 5
 # Of the few cases that they see; others are prepared again at each use.
 _MOST_BYTES = 2 << 30
-KEY = "start"
-"""The key of the choice among those of the plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,71 @@ def _means(named: Path, folder: Path) -> bool:
     return folder in (named, named.parent if named.is_file() else named) or (
         folder.parent == named and folder.name.startswith("fold_")
     )
+
+
+@documents(RunPlanRequest)
+def plan(cases: Cases, **options: Unpack[RunPlanOptions]) -> Planned:
+    """The plan for these cases on this machine, each value with its reason, as `train` would make it.
+
+    Reads headers and a few cases, and the weights of the model to start from; trains a few steps on random patches if
+    that decides a choice (see `planning.make_plan`).
+
+    Args:
+        cases: what `voxelocity.open` returned.
+        options: the fields of `RunPlanRequest`, and `time_budget` as a text such as "5m".
+
+    Raises:
+        ConfigError: an argument or an override is unknown or out of range, or the two contradict each other.
+        DatasetError: the fold holds no case.
+        InputError: the model cannot be a start, or has certainly learned from a case that would judge it.
+        ScanError: a header, a label file or a sampled case cannot be used.
+    """
+    request = RunPlanRequest.of_call(options)
+    with request.errors_as_written():
+        return plan_run(cases, request)
+
+
+def plan_run(cases: Cases, request: RunPlanRequest) -> Planned:
+    """What `plan` does, for a request: with what a run would take over from the model, if it names one."""
+    source, fold = None, 0 if request.fold == AUTO else request.fold
+    for path in request.start_from:
+        if not _is_scratch(path):
+            source = SourceModel.open(path, overrides=request.overrides, fold=fold, mapping=request.start_map)
+    return begin_from(source, plan_from(source, cases, request)).planned
+
+
+def plan_from(
+    source: SourceModel | None,
+    cases: Cases,
+    request: PlanRequest,
+    *,
+    saved: SavedRun | None = None,
+    shared: SharedKeys | None = None,
+) -> Planned:
+    """The plan of a run that starts from a model, with the cases that this one may have seen.
+
+    Args:
+        source: the model; None for new weights, and for a resumed run that has weights of its own.
+        cases: of the run.
+        request: of the plan.
+        saved: the run that is resumed.
+        shared: keys of another run.
+
+    Raises:
+        InputError: the model has certainly learned from a case that would judge it.
+    """
+    exposed: Mapping[str, str] = {}
+    before, start = None, None
+    if source is not None:
+        before = source.spec.division
+        start = source.start(request.overrides, num_channels=declare_channels(cases).num_channels)
+    if saved is not None:
+        exposed, before = saved.exposed, saved.start_cases or before
+    elif source is not None:
+        exposed = find_exposed(source, cases, 0 if request.fold == AUTO else request.fold)
+    saved_plan = None if saved is None else saved.plan
+    planned = plan_cases(cases, request, saved_plan=saved_plan, shared=shared, start=start)
+    return replace(planned, exposed=exposed, before=before)
 
 
 def begin_from(source: SourceModel | None, planned: Planned, losses: Mapping[str, float] | None = None) -> Beginning:

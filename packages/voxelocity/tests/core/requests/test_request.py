@@ -12,7 +12,7 @@ import pytest
 
 import voxelocity
 from voxelocity.core.requests.evaluate import EvaluateOptions, EvaluateRequest
-from voxelocity.core.requests.plan import PlanOptions, PlanRequest, plan_request
+from voxelocity.core.requests.plan import PlanOptions, PlanRequest, RunPlanOptions, RunPlanRequest, plan_request
 from voxelocity.core.requests.predict import PredictOptions, PredictRequest
 from voxelocity.core.requests.train import FoldsOptions, TrainOptions, TrainRequest
 from voxelocity.core.requests.tune import CustomizeOptions, CustomizeRequest, TuneOptions, TuneRequest
@@ -37,6 +37,7 @@ def test_a_switch_of_other_programs_is_a_key_of_the_plan_in_its_own_words():
 
 KEYWORDS = {
     PlanRequest: (PlanOptions, set()),
+    RunPlanRequest: (RunPlanOptions, set()),
     TrainRequest: (TrainOptions, {"out", "folds"}),
     TuneRequest: (TuneOptions, {"out"}),
     CustomizeRequest: (CustomizeOptions, {"work_dir", "algos", "specs"}),

@@ -16,6 +16,7 @@ import SimpleITK
 
 from shared.dicom_series import write_series
 from shared.examples import examples
+from voxelocity.core import staging
 from voxelocity.core.volume import Grid, VolumeRef
 from voxelocity.data.decode import read_case, read_header, read_scan, source_files, write_scan
 from voxelocity_observe.core.errors import ScanError
@@ -127,6 +128,58 @@ def test_voxels_outside_of_the_folder_of_their_header_are_not_read(tmp_path, end
     path = detached(tmp_path / "scans", ending, name.format(folder=tmp_path / "scans"))
     with pytest.raises(ScanError, match=rf"a\{ending}: its header names a file outside of its folder"):
         read_header(path)
+
+
+@pytest.mark.parametrize("ending", [".nhdr", ".mhd"])
+def test_voxels_lie_next_to_what_a_link_to_their_header_leads_to(tmp_path, ending):
+    (tmp_path / "store").mkdir()
+    itk_image(tmp_path / "store" / f"a{ending}")
+    own = source_files(tmp_path / "store" / f"a{ending}")[1]
+    before, path = read_scan(tmp_path / "store" / f"a{ending}")[0], tmp_path / f"case_1{ending}"
+    path.symlink_to(tmp_path / "store" / f"a{ending}")
+    assert np.array_equal(read_scan(path)[0], before)
+    assert source_files(path) == (path, own)
+    # A folder that is a link changes nothing.
+    (tmp_path / "linked").symlink_to(tmp_path / "store")
+    assert np.array_equal(read_scan(tmp_path / "linked" / f"a{ending}")[0], before)
+    own.unlink()
+    with pytest.raises(ScanError, match="is not there; copy both files of the scan into one folder"):
+        read_scan(path)
+
+
+@pytest.mark.parametrize("ending", [".nhdr", ".mhd"])
+@pytest.mark.parametrize("name", ["before.raw", r"C:\data\a.raw", "../data/a.raw"])
+def test_voxels_under_another_name_are_found_for_the_user(tmp_path, ending, name):
+    path = detached(tmp_path, ending, name)
+    for file in tmp_path.iterdir():
+        if file != path:
+            file.unlink()
+    (tmp_path / "a.raw").touch()
+    with pytest.raises(ScanError, match=r"'a\.raw' lies next to the header: if it holds the voxels, write that name"):
+        read_header(path)
+
+
+@pytest.mark.parametrize("ending", [".nhdr", ".mhd"])
+def test_voxels_on_a_server_are_brought_here_under_any_name(tmp_path, monkeypatch, ending):
+    monkeypatch.setattr(staging, "_stages", {})
+    (tmp_path / "content").mkdir()
+    (tmp_path / "mirror").mkdir()
+    itk_image(tmp_path / "content" / f"a{ending}")
+    own = source_files(tmp_path / "content" / f"a{ending}")[1]
+    other = own.rename(own.with_name("other.bin"))
+    header = tmp_path / "content" / f"a{ending}"
+    header.write_text(header.read_text().replace(own.name, other.name))
+    before, brought = read_scan(header)[0], []
+    for file in (header, other):
+        (tmp_path / "mirror" / file.name).touch()
+
+    def bring(path, is_whole):
+        brought.append(path.name)
+        return tmp_path / "content" / path.name
+
+    staging.register(tmp_path / "mirror", bring)
+    assert np.array_equal(read_scan(tmp_path / "mirror" / header.name)[0], before)
+    assert {*brought} == {header.name, other.name}
 
 
 @pytest.mark.parametrize("ending", [".nhdr", ".mhd"])

@@ -115,10 +115,11 @@ def test_real_labels_of_many_classes(load, name: str, step: float) -> None:
     _assert_agrees(label, tuple(sample_positions(n, round(n / step), step) for n in label.shape))
 
 
-def test_labels_of_many_classes_are_resampled_as_those_of_few():
+@pytest.mark.parametrize("resample", [resample_label, resample_label_compiled])
+def test_labels_of_many_classes_are_resampled_as_those_of_few(resample):
     label = np.random.default_rng(0).integers(0, 4, (6, 7, 8)).astype(np.uint8)
     positions = tuple(sample_positions(n, n + 3, 0.7) for n in label.shape)
     values = np.array([0, 300, 4_000, 65_534], np.uint16)
-    found = resample_label(values[label], positions)
+    found = resample(values[label], positions)
     assert found.dtype == np.uint16
-    assert np.array_equal(found, values[resample_label(label, positions)])
+    assert np.array_equal(found, values[resample(label, positions)])

@@ -23,6 +23,17 @@ from voxelocity_observe.core.errors import InputError, ScanError
 
 READ_ENDINGS = (".trk", ".tck", ".trx", ".trk.gz", ".tck.gz", ".vtk", ".tt.gz")
 """Of files that are read, besides arrays of NumPy."""
+_BY_DIPY = "convert it by DIPY: dipy_convert_tractogram {file} --reference IMAGE --out_tractogram {place}.trx"
+_CONVERSIONS = {
+    ".trx.gz": "unpack it: gunzip -k {file}",
+    # VTK's XML, which only VTK itself reads.
+    ".vtp": "write it as .vtk in 3D Slicer, or in Python with dipy and fury installed: from dipy.io.vtk import "
+    "load_polydata, save_polydata; save_polydata(load_polydata({path!r}), {vtk!r})",
+    ".fib": _BY_DIPY,
+    ".dpy": _BY_DIPY,
+    ".fz": "write its tracks as .tt.gz in DSI Studio",
+}
+"""How to make files of streamlines that are packed, or of other formats, some that are read."""
 # Of int16 points, as the array of HCP1065 has them.
 _QUANTA_PER_MM = 32.0
 _MOST_OUTSIDE = 0.01
@@ -75,12 +86,10 @@ def tract_files(data: Path) -> list[Path]:
 
 def _conversion_of(path: Path) -> str:
     """How to make a file of streamlines that is packed, or of another format, one that is read; "" for other files."""
-    name = path.name.lower()
-    if name.endswith(".trx.gz"):
-        return f"unpack it: gunzip -k {shlex.quote(str(path))}"
-    if name.endswith((".vtp", ".fib", ".fz", ".dpy")):
-        return f"convert {path.name} to .tck or .trx, for example with MRtrix (tckconvert), DSI Studio, or DIPY"
-    return ""
+    name = next((ending for ending in _CONVERSIONS if path.name.lower().endswith(ending)), "")
+    place = str(path)[: len(str(path)) - len(name)]
+    shown = {"file": shlex.quote(str(path)), "place": shlex.quote(place), "path": str(path), "vtk": f"{place}.vtk"}
+    return _CONVERSIONS[name].format(**shown) if name else ""
 
 
 def read_tracts(files: Sequence[Path], *, image: Path | None = None) -> Tracts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypedDict, get_args
@@ -117,8 +117,34 @@ class PlanKeys(UserRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartKeys(PlanKeys):
+    """The same of a run that may start from a model."""
+
+    start_from: Annotated[tuple[Path, ...], Option(flags=("--from",))] = ()
+    """Fine-tune: start from the weights of this model: a run, nnU-Net's results, or a MONAI bundle.
+
+    Its network is taken over, and its spacing, patch and intensities where that keeps what it knows. Of several, the
+    training starts from the one that a few steps improve most; `scratch` among them stands for new weights.
+    """
+    start_map: Annotated[tuple[str, ...], Option(flags=("--map",))] = ()
+    """With --from: NEW=OLD, a channel or class of DATASET and its name in that model; NEW= initializes it.
+
+    Those of equal names continue each other without it.
+    """
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "start_from", self.start_from or ())
+        super().__post_init__()
+
+    def _check(self) -> None:
+        super()._check()
+        if self.start_map and not self.start_from:
+            raise self.refusal("it maps to names of a model; name the one to start from too", "start_map")
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanRequest(PlanKeys):
-    """What `voxelocity.plan` and `voxelocity plan` take."""
+    """What a plan takes."""
 
     CALL: ClassVar[str] = "vx.plan"
 
@@ -136,6 +162,19 @@ class PlanRequest(PlanKeys):
         super()._check()
         if self.epochs is not None:
             self.check_number("epochs", "give a whole number from 1", least=1, is_whole=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlanRequest(PlanRequest, StartKeys):
+    """What `voxelocity.plan` and `voxelocity plan` take."""
+
+    def _check(self) -> None:
+        super()._check()
+        if len(set(self.start_from)) > 1:
+            raise self.refusal(
+                "a plan is made for one model; give one of them. `voxelocity train` tries several for a few steps",
+                "start_from",
+            )
 
 
 def plan_request(keys: PlanKeys) -> PlanRequest:
@@ -168,3 +207,14 @@ class PlanOptions(PlanKeyOptions, total=False):
     epochs: int | None
     cache_folder: Path | None
     skip_broken: bool
+
+
+class StartOptions(TypedDict, total=False):
+    """The fields of `StartKeys` that those of `PlanKeys` lack."""
+
+    start_from: Path | str | Sequence[Path | str] | None
+    start_map: Sequence[str]
+
+
+class RunPlanOptions(PlanOptions, StartOptions, total=False):
+    """The fields of `RunPlanRequest` as keywords."""

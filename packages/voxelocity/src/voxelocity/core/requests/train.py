@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from voxelocity.core.requests.plan import PlanKeyOptions, PlanKeys
+from voxelocity.core.requests.plan import PlanKeyOptions, StartKeys, StartOptions
 from voxelocity_observe.core.errors import ConfigError
 from voxelocity_observe.core.quantities import parse_duration_s
 from voxelocity_observe.core.request import Option
@@ -43,7 +43,7 @@ def read_time_budget(text: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainRequest(PlanKeys):
+class TrainRequest(StartKeys):
     """What `voxelocity.train`, `voxelocity.train_folds` and `voxelocity train` take."""
 
     CALL: ClassVar[str] = "vx.train"
@@ -68,17 +68,6 @@ class TrainRequest(PlanKeys):
 
     With a time budget, the run ends at whichever comes first.
     """
-    start_from: Annotated[tuple[Path, ...], Option(flags=("--from",))] = ()
-    """Fine-tune: start from the weights of this model: a run, nnU-Net's results, or a MONAI bundle.
-
-    Its network is taken over, and its spacing, patch and intensities where that keeps what it knows. Of several, the
-    one starts that a few steps improve most; `scratch` among them stands for new weights.
-    """
-    start_map: Annotated[tuple[str, ...], Option(flags=("--map",))] = ()
-    """With --from: NEW=OLD, a channel or class of DATASET and its name in that model; NEW= initializes it.
-
-    Those of equal names continue each other without it.
-    """
     resume: Annotated[bool, Option()] = False
     """Continue a run with its own plan: --resume RUN, or with DATASET and --out as it began.
 
@@ -96,10 +85,6 @@ class TrainRequest(PlanKeys):
     log: Annotated[tuple[str, ...], Option()] = ()
     """Trackers that also get the run (`voxelocity_observe.sinks.TRACKERS`), with their address behind a colon."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "start_from", self.start_from or ())
-        super().__post_init__()
-
     def _check(self) -> None:
         super()._check()
         if self.epochs is not None:
@@ -107,18 +92,14 @@ class TrainRequest(PlanKeys):
         if isinstance(self.time_budget_s, MoreTime) and (self.folds is not None or not self.resume):
             raise self.refusal("a + gives a single run more time; name it with --resume RUN", "time_budget_s")
         self.check_one_of("the first keeps what was trained, the second replaces it", "resume", "overwrite")
-        if self.start_map and not self.start_from:
-            raise self.refusal("it maps to names of a model; name the one to start from too", "start_map")
         if self.folds is not None and self.fold != "auto":
             raise self.refusal("the first trains one fold, the second several; give one of them", "fold", "folds")
 
 
-class EachFoldOptions(PlanKeyOptions, total=False):
+class EachFoldOptions(PlanKeyOptions, StartOptions, total=False):
     """The fields of `TrainRequest` that one training and several folds take as keywords."""
 
     epochs: int | None
-    start_from: Path | str | Sequence[Path | str] | None
-    start_map: Sequence[str]
     overwrite: bool
     full_validation: bool
     skip_broken: bool

@@ -133,18 +133,19 @@ def augment(
         image: (b, c, x, y, z) float32, bfloat16 or float16, in C order or channels_last_3d, written as a whole. Every
             engine computes in float32 and rounds the result; only "triton" does so without a copy.
         label: (b, x, y, z) uint8 in C order, on the same device, written as a whole; int32 for more than 256 classes,
-            which plain torch makes, whatever the engine.
+            which plain torch makes for "triton".
         engine: as in `AugmentConfig`.
 
     Raises:
         ConfigError: the engine is not available here.
     """
     assert image.is_floating_point(), f"image {image.dtype}"
-    if label.dtype != torch.uint8:
-        _augment_wide(sources, regions, params, image, label, engine=engine)
-        return
+    assert label.dtype in (torch.uint8, torch.int32), f"label {label.dtype}"
     assert image.shape[:2] == (params.num_samples, params.num_channels), f"image {tuple(image.shape)}"
     chosen = chosen_engine(engine, image.device)
+    if label.dtype == torch.int32 and chosen != "native":
+        _augment_wide(sources, regions, params, image, label, engine=engine)
+        return
     if chosen == "triton":
         # Compiled kernels are loaded on first use: a command that needs none does not wait for them.
         from voxelocity.data.augment.triton_engine import augment_batch
@@ -180,7 +181,6 @@ def _augment_wide(
     """As `augment`, of more classes than engines take: they make the images, and plain torch the labels."""
     from voxelocity.data.augment import torch_engine
 
-    assert label.dtype == torch.int32, f"label {label.dtype}"
     low: list[Source] = []
     for row, (source, region) in enumerate(zip(sources, regions, strict=True)):
         assert isinstance(source, Source), "a device keeps no labels of more than 256 classes"

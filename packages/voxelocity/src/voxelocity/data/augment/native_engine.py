@@ -34,7 +34,12 @@ _own = threading.local()
 
 
 def augment_sample(
-    source: Source, region: Region, params: AugmentParams, row: int, out_image: Floats, out_label: npt.NDArray[np.uint8]
+    source: Source,
+    region: Region,
+    params: AugmentParams,
+    row: int,
+    out_image: Floats,
+    out_label: npt.NDArray[np.uint8] | npt.NDArray[np.int32],
 ) -> None:
     """Fills a patch with sample `row`. Allocates nothing of the patch's size except one scratch channel per thread.
 
@@ -44,15 +49,17 @@ def augment_sample(
         params: of the batch.
         row: of this sample.
         out_image: (c, x, y, z) in C order.
-        out_label: (x, y, z) in C order.
+        out_label: (x, y, z) in C order; int32 for more than 256 classes.
     """
     scale, is_folded = _scale(source, params, row)
-    if params.is_warped[row]:
-        _warp(source, region, params, row, scale, out_image, out_label)
-    else:
-        _crop(source, region, params, row, scale, out_image, out_label)
-    if params.is_swapped[row]:
-        loops.swap_classes(out_label.reshape(-1), params.swapped_classes)
+    is_wide = out_label.dtype != np.uint8
+    label: Array = scratch("moved label", out_label.shape, np.dtype(np.uint16)) if is_wide else out_label
+    place = _warp if params.is_warped[row] else _crop
+    place(source, region, params, row, scale, out_image, label)
+    if is_wide:
+        out_label[...] = params.swapped_classes[label] if params.is_swapped[row] else label
+    elif params.is_swapped[row]:
+        loops.swap_classes(label.reshape(-1), params.swapped_classes)
     for number, channel in enumerate(out_image):
         _change_intensities(channel, params, row, number, is_folded=is_folded[number])
     if params.cutout[row].any():
@@ -83,9 +90,10 @@ def _warp(
     row: int,
     scale: Floats,
     out_image: Floats,
-    out_label: npt.NDArray[np.uint8],
+    out_label: Array,
 ) -> None:
-    image, label = _compact(source.image, "image"), _compact(source.label, "label")
+    image = _compact(source.image, "image", _KERNEL_DTYPES)
+    label = _compact(source.label, "label", loops.LABEL_DTYPES)
     origin, step = origin_and_step(params, row, region, source.start)
     control, none = np.zeros((3, 0, 0, 0), dtype=np.float32), np.zeros((0, 0), dtype=np.float32)
     spline = (none, none, np.zeros(0, dtype=np.int32), none)
@@ -104,9 +112,9 @@ def _crop(
     row: int,
     scale: Floats,
     out_image: Floats,
-    out_label: npt.NDArray[np.uint8],
+    out_label: Array,
 ) -> None:
-    image, label = rows_of(source.image, _KERNEL_DTYPES), rows_of(source.label, _KERNEL_DTYPES)
+    image, label = rows_of(source.image, _KERNEL_DTYPES), rows_of(source.label, loops.LABEL_DTYPES)
     (ax, ay, az), (bx, by, bz), (nx, ny, nz) = source.start, region.start, source.label.shape
     start, stop = (ax - bx, ay - by, az - bz), (ax - bx + nx, ay - by + ny, az - bz + nz)
     if source.label.size == 0:
@@ -151,13 +159,13 @@ def _blur(channel: Floats, sigma_voxel: Floats) -> None:
         channel[...] = source
 
 
-def _compact(array: Array, name: str) -> Array:
-    """The array itself if it is in C order, else a copy that stays with this thread; in a dtype of the loops.
+def _compact(array: Array, name: str, dtypes: frozenset[np.dtype[Any]]) -> Array:
+    """The array itself if it is in C order, else a copy that stays with this thread; float32 if in none of `dtypes`.
 
     The loops run faster on a copy, including the time to copy: a box of a large volume lies in pieces that are far
     apart, and for sides of a power of two most of them compete for the same few places in the processor's caches.
     """
-    dtype = array.dtype if array.dtype in _KERNEL_DTYPES else np.dtype(np.float32)
+    dtype = array.dtype if array.dtype in dtypes else np.dtype(np.float32)
     if array.flags.c_contiguous and array.dtype == dtype:
         return array
     copy = scratch(name, array.shape, dtype)

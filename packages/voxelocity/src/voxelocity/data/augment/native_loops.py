@@ -17,19 +17,20 @@ from voxelocity.core.volume import Array
 from voxelocity.data.augment.noise import PIECES
 from voxelocity.data.augment.params import Floats
 
-_Labels = npt.NDArray[np.uint8]
+_Labels = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 _Boxes = npt.NDArray[np.int64]
 
 STORED_DTYPES = ("int16", "uint8", "float32")
 """Of the voxels that patches are taken from."""
+LABEL_DTYPES: frozenset[np.dtype[Any]] = frozenset({np.dtype(np.uint8), np.dtype(np.uint16)})
 _MOST_VOXELS = 2**31
 _F4, _OUT = "in float32", "out float32"
 
 _warp = NativeLoop(
-    "warp", "in stored", "in uint8", "in int64", "in float64", "in float64", _F4, _F4, _F4, "in int32", _F4, _F4, _OUT,
-    "out uint8", stored=STORED_DTYPES,
+    "warp", "in stored", "in any", "in int64", "in float64", "in float64", _F4, _F4, _F4, "in int32", _F4, _F4, _OUT,
+    "out any", stored=STORED_DTYPES,
 )  # fmt: skip
-_crop = NativeLoop("crop", "in stored", "in uint8", "in int64", _F4, _OUT, "out uint8", stored=STORED_DTYPES)
+_crop = NativeLoop("crop", "in stored", "in any", "in int64", _F4, _OUT, "out any", stored=STORED_DTYPES)
 _swap_classes = NativeLoop("swap_classes", "out uint8", "int", "in uint8")
 _apply_bias = NativeLoop("apply_bias", _OUT, "in int64", _F4, "in int64", _F4, _F4, _F4)
 _add_noise = NativeLoop("add_noise", _OUT, "int", "in int32", "float", "seed", "int")
@@ -43,6 +44,17 @@ _change_color = NativeLoop("change_color", _OUT, "int", _F4, _F4, _F4, "float", 
 
 def _sizes(*numbers: Any) -> npt.NDArray[np.int64]:
     return np.array(numbers, dtype=np.int64)
+
+
+def _label_bytes(loop: str, label: Array, out: Array) -> int:
+    """Of a voxel of both.
+
+    Raises:
+        ValueError: they are not of one type that the loops take.
+    """
+    if label.dtype != out.dtype or label.dtype not in LABEL_DTYPES:
+        raise ValueError(f"loop {loop}: labels are {label.dtype} and {out.dtype}, not both uint8 or both uint16")
+    return label.itemsize
 
 
 def warp(
@@ -59,13 +71,13 @@ def warp(
 
     Args:
         image: (c, bx, by, bz) stored voxels, fewer than 2**31 per channel. Beyond the box are intensity 0 and class 0.
-        label: (bx, by, bz).
+        label: (bx, by, bz), uint8 or uint16.
         places: float64: (3,) place of patch voxel (0, 0, 0) in the box, and (3, 3), column j the step along patch
             axis j.
         elastic: (3, gx, gy, gz) float32 shifts in the box of the control points, size 0 for none;
             `params.spline_weights` (nx, gx) and (ny, gy); `params.four_weights` of z, (nz,) int32 and (nz, 4).
         scale: (c, 3): an intensity is `stored * scale[0] + scale[1]`, and everywhere plus `scale[2]`.
-        out: (c, nx, ny, nz) image and (nx, ny, nz) label.
+        out: (c, nx, ny, nz) image and (nx, ny, nz) label, of the type of `label`.
         votes: False takes the nearest voxel's label.
     """
     (origin, step), (control, weights_x, weights_y, first_z, weights_z), (out_image, out_label) = places, elastic, out
@@ -90,7 +102,8 @@ def warp(
             first_z=(first_z, (nz,)),
             weights_z=(weights_z, (nz, 4)),
         )
-    sizes = _sizes(num_channels, *label.shape, *(grid if control.size else (0, 0, 0)), nx, ny, nz, votes)
+    label_bytes, knots = _label_bytes("warp", label, out_label), grid if control.size else (0, 0, 0)
+    sizes = _sizes(num_channels, *label.shape, *knots, nx, ny, nz, votes, label_bytes)
     _warp(
         image, label, sizes, origin, step, control, weights_x, weights_y, first_z, weights_z,
         scale, out_image, out_label,
@@ -131,11 +144,12 @@ def crop(
             )
     if len(flips) != 3:
         raise ValueError(f"loop crop: {len(flips)} flips, not 3")
-    sizes = _sizes(num_channels, *shape, *start, *stop, *flips, *steps, *label_steps)
+    label_bytes = _label_bytes("crop", label_line, out_label)
+    sizes = _sizes(num_channels, *shape, *start, *stop, *flips, *steps, *label_steps, label_bytes)
     _crop(line, label_line, sizes, scale, out_image, out_label)
 
 
-def swap_classes(label: _Labels, swapped: _Labels) -> None:
+def swap_classes(label: npt.NDArray[np.uint8], swapped: npt.NDArray[np.uint8]) -> None:
     """Replaces each class by its entry in `swapped` (256,)."""
     need_shapes("swap_classes", swapped=(swapped, (256,)))
     _swap_classes(label, label.size, swapped)

@@ -56,13 +56,13 @@ INLINE void TYPED(fill_image)(const STORED *channel, const Plane *plane, const f
 }
 
 /* Fills a patch from a box of stored voxels; the arguments are explained in `native_loops.warp`. */
-int TYPED_LOOP(warp)(const STORED *image, const uint8_t *label, const int64_t *shapes, const double *origin,
+int TYPED_LOOP(warp)(const STORED *image, const void *label, const int64_t *shapes, const double *origin,
                      const double *step, const float *control, const float *weights_x, const float *weights_y,
                      const int32_t *first_z, const float *weights_z, const float *scale, float *out_image,
-                     uint8_t *out_label) {
+                     void *out_label) {
     const int64_t num_channels = shapes[0], *shape = shapes + 1, *grid = shapes + 4;
-    const int64_t nx = shapes[7], ny = shapes[8], nz = shapes[9], votes = shapes[10], size = ny * nz;
-    const int64_t num_voxels = shape[0] * shape[1] * shape[2];
+    const int64_t nx = shapes[7], ny = shapes[8], nz = shapes[9], votes = shapes[10], label_bytes = shapes[11];
+    const int64_t size = ny * nz, num_voxels = shape[0] * shape[1] * shape[2];
     for (int64_t k = 0; grid[0] > 0 && k < nz; k++)
         if (first_z[k] < 0 || first_z[k] + 4 > grid[2]) return OUT_OF_RANGE;
     Plane plane = {.shape = shape, .ny = ny, .nz = nz};
@@ -77,16 +77,19 @@ int TYPED_LOOP(warp)(const STORED *image, const uint8_t *label, const int64_t *s
         find_neighbors(&plane);
         for (int64_t c = 0; c < num_channels; c++)
             TYPED(fill_image)(image + c * num_voxels, &plane, scale + 3 * c, out_image + (c * nx + i) * size);
-        fill_label(label, &plane, votes != 0, out_label + i * size);
+        if (label_bytes == 1)
+            fill_label_uint8(label, &plane, votes != 0, (uint8_t *)out_label + i * size);
+        else
+            fill_label_uint16(label, &plane, votes != 0, (uint16_t *)out_label + i * size);
     }
     free(memory);
     return DONE;
 }
 
 /* Fills a patch whose voxels are those of a box, flipped or not; the arguments are explained in `native_loops.crop`. */
-int TYPED_LOOP(crop)(const STORED *image, const uint8_t *label, const int64_t *box, const float *scale,
-                     float *out_image, uint8_t *out_label) {
-    const int64_t num_channels = box[0], nx = box[1], ny = box[2], nz = box[3];
+int TYPED_LOOP(crop)(const STORED *image, const void *label, const int64_t *box, const float *scale,
+                     float *out_image, void *out_label) {
+    const int64_t num_channels = box[0], nx = box[1], ny = box[2], nz = box[3], label_bytes = box[18];
     const int64_t *start = box + 4, *stop = box + 7, *flips = box + 10, *steps = box + 13, *label_steps = box + 16;
     for (int64_t i = 0; i < nx; i++) {
         int64_t x = flips[0] ? nx - 1 - i : i;
@@ -110,14 +113,14 @@ int TYPED_LOOP(crop)(const STORED *image, const uint8_t *label, const int64_t *b
                 else
                     for (int64_t k = 0; k < num; k++) to[k] = (float)from[k] * factor + shift;
             }
-            uint8_t *restrict line = out_label + (i * ny + j) * nz, *restrict to = line + first;
-            memset(line, 0, nz);
-            if (num == 0) continue;
-            const uint8_t *from = label + dx * label_steps[0] + dy * label_steps[1] + dz;
-            if (flips[2])
-                for (int64_t k = 0; k < num; k++) to[k] = from[num - 1 - k];
+            int64_t to = (i * ny + j) * nz, from = dx * label_steps[0] + dy * label_steps[1] + dz;
+            if (num == 0) from = 0;
+            if (label_bytes == 1)
+                crop_label_uint8((const uint8_t *)label + from, first, num, nz, flips[2] != 0,
+                                 (uint8_t *)out_label + to);
             else
-                memcpy(to, from, num);
+                crop_label_uint16((const uint16_t *)label + from, first, num, nz, flips[2] != 0,
+                                  (uint16_t *)out_label + to);
         }
     }
     return DONE;

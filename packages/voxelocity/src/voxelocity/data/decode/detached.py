@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from voxelocity.core.scan_formats import NRRD
+from voxelocity.core.scan_formats import NRRD, voxels_next_to
 from voxelocity.data.decode.gunzip import unreadable
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import shortened
@@ -21,8 +21,18 @@ _OF_THE_SYSTEM = ("/proc/", "/sys/", "/dev/")
 def voxel_files(path: Path) -> tuple[Path, ...]:
     """The file, and the one that holds its voxels where the header is detached, which may be missing.
 
+    Raises:
+        ScanError: as `locate_voxels`.
+    """
+    return locate_voxels(path)[1]
+
+
+def locate_voxels(path: Path) -> tuple[Path, tuple[Path, ...]]:
+    """The header that a reader must open, as it looks for voxels in the folder of that, and the files of the scan.
+
     A header may come from someone else, and would else make any file of this machine into voxels, which caches and
-    reports then hold. A link in the folder is followed, as git-annex makes them, but not to files of the system.
+    reports then hold. A link in the folder is followed, as git-annex makes them, but not to files of the system. If the
+    header itself is a link, its voxels may lie next to what it leads to.
 
     Raises:
         ScanError: the header cannot be read, does not end, or names several files, or one outside of its folder.
@@ -40,13 +50,27 @@ def voxel_files(path: Path) -> tuple[Path, ...]:
         )
     detached = [name for name in names if name.lower() not in _SAME_FILE]
     if not detached:
-        return (path,)
+        return path, (path,)
     if len(names) > 1:
         raise ScanError(
             f"decode: {path}: its header says more than once where the voxels are ({shortened(sorted(names))}); keep "
             "one line of these"
         )
-    return path, _inside(path, detached[0])
+    own, real = _inside(path, detached[0]), Path(os.path.realpath(path))
+    if own.is_file() or not path.is_symlink():
+        return path, (path, own)
+    other = _inside(real, detached[0])
+    return (real, (path, other)) if other.is_file() else (path, (path, own))
+
+
+def cure_of_missing(path: Path, name: str) -> str:
+    """What to do about a header that names a file of voxels which is not there: the end of an error."""
+    # The name may be a path of another system.
+    same = Path(path.parent, re.split(r"[\\/]", name)[-1])
+    found = [file for file in (same, *voxels_next_to(path)) if file.name != name and file.is_file()]
+    if not found:
+        return "copy both files of the scan into one folder, under the names that they had"
+    return f"{shortened(found[0].name)} lies next to the header: if it holds the voxels, write that name in the header"
 
 
 def _inside(path: Path, name: str) -> Path:
@@ -61,8 +85,8 @@ def _inside(path: Path, name: str) -> Path:
     if not file.startswith(os.path.join(folder, "")):
         raise ScanError(
             f"decode: {path}: its header names a file outside of its folder for the voxels ({shortened(name)}), which "
-            "is not read: the header may come from someone else. If the file is yours, move it next to the header and "
-            "correct the name there, or save the scan as one .nrrd or .mha file"
+            f"is not read: the header may come from someone else. If the file is yours, {cure_of_missing(path, name)}, "
+            "or save the scan as one .nrrd or .mha file"
         )
     try:
         Path(file).stat()

@@ -59,7 +59,7 @@ def read_header(path: Path) -> ScanHeader:
         with contextlib.suppress(ScanError):
             return _BY_FORMAT[named].read_header(Path(stage(path, is_whole=False)))
         # Only of whole files is it known that they came as they were sent.
-    path = Path(stage(path))
+    path = _staged(path)
     return _BY_FORMAT[format_of(path)].read_header(path)
 
 
@@ -80,7 +80,7 @@ def read_scan(path: Path) -> tuple[Array, Grid]:
 
 def read_scan_with_header(path: Path) -> tuple[Array, ScanHeader]:
     """As `read_scan`, with all that the header says."""
-    path = Path(stage(path))
+    path = _staged(path)
     codec = _BY_FORMAT[format_of(path)]
     header = codec.read_header(path)
     return codec.read_voxels(header), header
@@ -97,6 +97,21 @@ def source_files(path: Path) -> tuple[Path, ...]:
     """
     path = Path(path)
     return _BY_FORMAT[format_of(path)].source_files(path)
+
+
+def _staged(path: Path) -> Path:
+    """Where to read a scan, with the voxels of a header whose file has another name, which only the header says.
+
+    Raises:
+        ScanError: its content cannot be brought here, or the header of one cannot be read.
+    """
+    staged = Path(stage(path))
+    if staged != path and format_named(path) in (NRRD, MHA):
+        for voxels in voxel_files(staged)[1:]:
+            named = Path(path).parent / os.path.relpath(voxels, staged.parent)
+            if named.is_file():
+                stage(named)
+    return staged
 
 
 def format_of(path: Path) -> ScanFormat:

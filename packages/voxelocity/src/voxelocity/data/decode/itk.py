@@ -10,7 +10,7 @@ import numpy as np
 from voxelocity.core.scan_formats import NRRD
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.codec import Encoding
-from voxelocity.data.decode.detached import voxel_files
+from voxelocity.data.decode.detached import cure_of_missing, locate_voxels
 from voxelocity.data.decode.gunzip import check_memory
 from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader, check_affine, check_shape, ras_affine
 from voxelocity.data.decode.itk_text import HeaderText, read_header_text
@@ -123,16 +123,16 @@ def _open(path: Path) -> _Opened:
     except UnicodeEncodeError:
         # SimpleITK ends the whole process on such a name.
         raise ScanError(f"decode: {path}: SimpleITK opens no file whose path is not UTF-8; rename it") from None
-    files = voxel_files(path)
+    opened, files = locate_voxels(path)
     if not files[-1].is_file():
         raise ScanError(
-            f"decode: {path}: {shortened(files[-1].name)}, the file of its voxels, is not there; copy both files of "
-            "the scan into one folder"
+            f"decode: {path}: {shortened(files[-1].name)}, the file of its voxels, is not there; "
+            f"{cure_of_missing(path, files[-1].name)}"
         )
     text = read_header_text(path)
     text.check()
     reader = SimpleITK.ImageFileReader()
-    reader.SetFileName(str(path))
+    reader.SetFileName(str(opened))
     # Fixed by the name, so that the content cannot choose another reader.
     reader.SetImageIO("NrrdImageIO" if path.suffix.lower() in NRRD.endings else "MetaImageIO")
     try:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -19,26 +17,6 @@ from voxelocity.data.decode.formats import read_header, read_scan
 from voxelocity.data.decode.grids import turned_onto
 from voxelocity.data.decode.notes import Note
 from voxelocity_observe.core.errors import ScanError
-
-
-@dataclass
-class Overlaps:
-    """Voxels that lie in several masks.
-
-    Attributes:
-        counts: by the names of both masks, the one that was taken last.
-    """
-
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    @property
-    def num_voxels(self) -> int:
-        return self.counts.total()
-
-    def in_words(self) -> str:
-        """The worst pair, as part of a sentence."""
-        (first, second), number = self.counts.most_common(1)[0]
-        return f"{number:,} voxels lie in {first} and in {second}, and are taken as {second}"
 
 
 def masks_in(folder: Path) -> dict[str, Path]:
@@ -62,8 +40,8 @@ def masks_in(folder: Path) -> dict[str, Path]:
     return found
 
 
-def read_masks(folder: Path, place: tuple[Path, Grid], values: NamedValues, *, note: Note) -> Array:
-    """The values of the classes (x, y, z) uint16, 0 elsewhere; where masks overlap, as `LabelCanvas` has it.
+def paint_masks(folder: Path, place: tuple[Path, Grid], values: NamedValues, *, note: Note) -> LabelCanvas:
+    """The classes of each voxel of a scan.
 
     Names are compared without regard to capitalization. Files of other names are left out, and a class without a file
     is not in the case.
@@ -72,7 +50,7 @@ def read_masks(folder: Path, place: tuple[Path, Grid], values: NamedValues, *, n
         folder: of the masks.
         place: the scan and its grid, on which they lie, in any order of axes.
         values: of the classes, by name.
-        note: called once if masks overlap, or were turned.
+        note: called if masks were turned.
 
     Raises:
         ScanError: no file has the name of a class, a file cannot be read, lies elsewhere, or has several values.
@@ -82,53 +60,25 @@ def read_masks(folder: Path, place: tuple[Path, Grid], values: NamedValues, *, n
     if not wanted:
         names = tuple(masks_in(folder))
         raise ScanError(f"decode: {folder}: {needed_names(names, tuple(name for name in values))}")
-    singles = {value: wanted[name] for name, value in values.items() if name in wanted and isinstance(value, int)}
-    if len(singles) < len(wanted):
-        return _paint_masks(folder, place, values, wanted, note)
-    merged, overlaps = merge_masks(place, singles, note=note)
-    if overlaps.num_voxels:
-        note("overlap", f"decode: {folder}: masks overlap: {overlaps.in_words()}")
-    return merged
+    return merge_masks(place, wanted, values, note=note)
 
 
-def _paint_masks(
-    folder: Path, place: tuple[Path, Grid], values: NamedValues, files: Mapping[str, Path], note: Note
-) -> Array:
-    """As `read_masks`, of overlapping classes."""
-    canvas = LabelCanvas(place[1].shape, values)
-    for name, path in files.items():
-        canvas.paint(name, read_mask(path, place, note))
-    label = canvas.label()
-    if canvas.num_shared:
-        note(
-            "overlap",
-            f"decode: {folder}: masks overlap in {canvas.num_shared:,} voxels as no value of the classes says; these "
-            "get the nearest",
-        )
-    return label
-
-
-def merge_masks(place: tuple[Path, Grid], masks: Mapping[int, Path], *, note: Note) -> tuple[Array, Overlaps]:
-    """The values of masks (x, y, z) uint16 on a grid, of which the largest counts where they overlap, and where.
+def merge_masks(place: tuple[Path, Grid], masks: Mapping[str, Path], values: NamedValues, *, note: Note) -> LabelCanvas:
+    """The classes of each voxel of a scan.
 
     Args:
-        place: a scan and its grid.
-        masks: files by value.
+        place: the scan and its grid.
+        masks: files by class.
+        values: of the classes, by name.
         note: called if one is turned.
 
     Raises:
-        ScanError: as `read_masks`.
+        ScanError: as `paint_masks`.
     """
-    merged = np.zeros(place[1].shape, dtype=np.uint16, order="F")
-    overlaps = Overlaps()
-    for value, path in sorted(masks.items()):
-        inside = read_mask(path, place, note)
-        before = merged[inside]
-        if before.any():
-            for other, number in zip(*np.unique(before[before > 0], return_counts=True), strict=True):
-                overlaps.counts[stem_of(masks[int(other)].name), stem_of(path.name)] += int(number)
-        merged[inside] = value
-    return merged, overlaps
+    canvas = LabelCanvas(place[1].shape, values)
+    for name, path in masks.items():
+        canvas.paint(name, read_mask(path, place, note))
+    return canvas
 
 
 def merge_raters(place: tuple[Path, Grid], files: Sequence[Path], *, note: Note) -> Array:
@@ -156,7 +106,7 @@ def read_mask(path: Path, place: tuple[Path, Grid], note: Note) -> Array:
     """Where a mask is (x, y, z) bool, on the grid of a scan.
 
     Raises:
-        ScanError: as `read_masks`.
+        ScanError: as `paint_masks`.
     """
     voxels = _read_one(path, place, note)
     inside: Array = voxels != 0

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from voxelocity.core.scan_formats import DICOM
 from voxelocity.core.volume import Array, Grid
-from voxelocity.data.decode.canvas import NamedValues
-from voxelocity.data.decode.dicom.structures import read_structures, read_structures_header
+from voxelocity.data.decode.canvas import LabelCanvas, NamedValues
+from voxelocity.data.decode.dicom.structures import paint_structures, read_structures_header
 from voxelocity.data.decode.formats import format_of
-from voxelocity.data.decode.mask_folder import masks_in, read_masks
+from voxelocity.data.decode.mask_folder import masks_in, paint_masks
 from voxelocity.data.decode.notes import Note
 from voxelocity_observe.core.errors import ScanError
 
@@ -31,18 +31,25 @@ def label_names_in(path: Path) -> tuple[str, ...] | None:
 
 
 def read_named(path: Path, place: tuple[Path, Grid], values: NamedValues, *, series_uid: str = "", note: Note) -> Array:
-    """The values (x, y, z) uint16 of a label that has names; see `read_structures` and `read_masks`.
+    """The values (x, y, z) uint16 of a label that has names; where classes overlap, as `LabelCanvas` has it.
 
     Args:
         path: of the label.
         place: the scan and its grid.
         values: of the classes, by name.
         series_uid: of the scan, if it is a DICOM series.
-        note: called with what was changed.
+        note: called with what was changed, once if classes overlap.
 
     Raises:
         ScanError: the label has none of the classes, is damaged, or lies elsewhere.
     """
+    return paint_named(path, place, values, series_uid=series_uid, note=note).noted_label(path, note)
+
+
+def paint_named(
+    path: Path, place: tuple[Path, Grid], values: NamedValues, *, series_uid: str = "", note: Note
+) -> LabelCanvas:
+    """All classes of each voxel; arguments and errors as of `read_named`."""
     if path.is_dir():
-        return read_masks(path, place, values, note=note)
-    return read_structures(path, place[1], values, series_uid=series_uid, note=note)
+        return paint_masks(path, place, values, note=note)
+    return paint_structures(path, place[1], values, series_uid=series_uid, note=note)

@@ -192,9 +192,10 @@ def classes_of_masks(folder: Path, masks: Mapping[str, Sequence[str]]) -> tuple[
         note, place = notes_about(files.values()), _place_of(next(iter(files.values())))
         sizes = {name: int(read_mask(path, place, note).sum()) for name, path in files.items()}
         by_size = sorted(files, key=lambda name: (-sizes[name], name))
-        _, overlaps = merge_masks(place, {n: files[name] for n, name in enumerate(by_size, start=1)}, note=note)
-        if overlaps.num_voxels and not overlapping:
-            overlapping = f"Masks overlap: in {case_id}, {overlaps.in_words()}."
+        values = {name: number for number, name in enumerate(by_size, start=1)}
+        where, taken = merge_masks(place, files, values, note=note).overlap()
+        if where and not overlapping:
+            overlapping = f"Masks overlap: in {case_id}, {where}, and are taken as {taken}."
             names = [*by_size, *(name for name in names if name not in files)]
     return {0: "background", **dict(enumerate(names, start=1))}, overlapping
 
@@ -220,9 +221,9 @@ def write_merged_masks(
     values = {name: value for value, name in labels.items()}
 
     def merge(case_id: str, files: Sequence[Path], place: tuple[Path, Grid]) -> tuple[Array, int]:
-        by_value = {values[stem_of(path.name)]: path for path in files}
-        merged, overlaps = merge_masks(place, by_value, note=notes_about(files))
-        return merged, overlaps.num_voxels
+        by_name = {stem_of(path.name): path for path in files}
+        canvas = merge_masks(place, by_name, values, note=notes_about(files))
+        return canvas.label(), sum(canvas.shared().values())
 
     return _write_each(folder, masks, out, merge, num_threads=num_threads)
 

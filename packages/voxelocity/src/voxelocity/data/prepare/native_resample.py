@@ -9,7 +9,9 @@ from voxelocity.core.native import ALONG, NativeLoop, flat_along, interpolate, r
 from voxelocity.core.volume import Array
 from voxelocity.data.prepare.interpolate import Positions, neighbors
 
-_resample_label = NativeLoop("resample_label", "in uint8", "in int64", *ALONG, "out uint8")
+_resample_label = NativeLoop(
+    "resample_label", "in stored", "in int64", *ALONG, "out stored", stored=("uint8", "uint16")
+)
 
 
 def interpolate_compiled(array: Array, positions: tuple[Positions, ...]) -> npt.NDArray[np.float32]:
@@ -26,10 +28,10 @@ def interpolate_compiled(array: Array, positions: tuple[Positions, ...]) -> npt.
     return out.transpose(np.argsort(order))
 
 
-def resample_label_compiled(label_xyz: Array, positions: tuple[Positions, ...]) -> npt.NDArray[np.uint8]:
-    """Class indices (x, y, z), uint8: the class with the largest linear share, the lower one of equals."""
+def resample_label_compiled(label_xyz: Array, positions: tuple[Positions, ...]) -> Array:
+    """Class indices (x, y, z), uint8 or uint16: the class with the largest linear share, the lower one of equals."""
     slow_to_fast = sorted(range(3), key=lambda axis: -abs(label_xyz.strides[axis]))
-    out = np.empty([len(positions[axis]) for axis in slow_to_fast], dtype=np.uint8)
+    out = np.empty([len(positions[axis]) for axis in slow_to_fast], dtype=label_xyz.dtype)
     along = [neighbors(positions[axis], label_xyz.shape[axis]) for axis in slow_to_fast]
     source = label_xyz.transpose(slow_to_fast)
     line, steps = rows_of(source, frozenset([out.dtype]))

@@ -1,33 +1,9 @@
 /* Labels on an axis-aligned grid: the class with the largest linear share, the lower one of equals. */
 #include "../../core/loops.h"
 
-/* Fills `out` (x, y, z) from `source`, whose rows along z are dense; arguments are as in `interpolate`. */
-int LOOP(resample_label)(const uint8_t *source, const int64_t *sizes, const int64_t *below_x, const int64_t *above_x,
-                         const float *weight_x, const int64_t *below_y, const int64_t *above_y, const float *weight_y,
-                         const int64_t *below_z, const int64_t *above_z, const float *weight_z, uint8_t *out) {
-    const int64_t *shape = sizes, *steps = sizes + 3, nx = sizes[5], ny = sizes[6], nz = sizes[7];
-    if (!are_inside(below_x, nx, shape[0]) || !are_inside(above_x, nx, shape[0]) ||
-        !are_inside(below_y, ny, shape[1]) || !are_inside(above_y, ny, shape[1]) ||
-        !are_inside(below_z, nz, shape[2]) || !are_inside(above_z, nz, shape[2]))
-        return OUT_OF_RANGE;
-    for (int64_t i = 0; i < nx; i++) {
-        for (int64_t j = 0; j < ny; j++) {
-            const uint8_t *low_x = source + below_x[i] * steps[0], *high_x = source + above_x[i] * steps[0];
-            const uint8_t *r00 = low_x + below_y[j] * steps[1], *r01 = low_x + above_y[j] * steps[1];
-            const uint8_t *r10 = high_x + below_y[j] * steps[1], *r11 = high_x + above_y[j] * steps[1];
-            uint8_t *row = out + (i * ny + j) * nz;
-            for (int64_t k = 0; k < nz; k++) {
-                int64_t low = below_z[k], high = above_z[k];
-                uint8_t labels[8] = {r00[low], r00[high], r01[low], r01[high], r10[low], r10[high], r11[low], r11[high]};
-                uint8_t differs = 0;
-                for (int a = 1; a < 8; a++) differs |= labels[0] ^ labels[a];
-                row[k] = labels[0];
-                if (!differs) continue;
-                float shares[8];
-                fill_shares(weight_x[i], weight_y[j], weight_z[k], shares);
-                row[k] = largest_share(labels, shares);
-            }
-        }
-    }
-    return DONE;
-}
+#define STORED uint8_t
+#define STORED_NAME uint8
+#include "resample_stored.h"
+#define STORED uint16_t
+#define STORED_NAME uint16
+#include "resample_stored.h"

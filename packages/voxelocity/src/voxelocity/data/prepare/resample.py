@@ -113,7 +113,7 @@ def interpolate(array: Array, positions: tuple[Positions, ...], *, engine: Resam
 
 
 def _resample_label(label_xyz: Array, positions: tuple[Positions, ...], engine: ResampleEngine) -> Array:
-    if engine == "auto" and label_xyz.dtype == np.uint8 and has_loops():
+    if engine == "auto" and label_xyz.dtype in (np.uint8, np.uint16) and has_loops():
         from voxelocity.data.prepare.native_resample import resample_label_compiled
 
         return resample_label_compiled(label_xyz, positions)

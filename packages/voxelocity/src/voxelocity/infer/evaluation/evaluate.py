@@ -54,6 +54,8 @@ class Evaluation:
         unlearned: why the network of a run, or that made these predictions, has no score, by folder; then the whole has
             none.
         divisions: "trained on" or "held out", by case id, where `predictions.csv` next to the predictions says so.
+        exposed: why the model that the run of a case was started from may have learned from it, by case id; only of
+            such cases.
     """
 
     scores: tuple[CaseScore, ...]
@@ -70,6 +72,7 @@ class Evaluation:
     num_not_held_out: int = 0
     unlearned: Mapping[str, str] = field(default_factory=dict)
     divisions: Mapping[str, str] = field(default_factory=dict)
+    exposed: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """One line with the result."""
@@ -209,15 +212,16 @@ def pool_runs(runs: Sequence[Path | str], *, is_repeated: bool = False) -> Evalu
     _check_alike(found)
     scores: dict[str, CaseScore] = {}
     folders: dict[str, str] = {}
+    exposed: dict[str, str] = {}
     twice: list[str] = []
     for run, facts in found.items():
-        if is_repeated:
-            each = [replace(score, case_id=f"{score.case_id} ({Path(run).name})") for score in facts.scores]
-            facts = replace(facts, scores=tuple(each))
-        twice += [f"'{score.case_id}' ({folders[score.case_id]} and {run})" for score in facts.scores
-                  if score.case_id in scores]  # fmt: skip
-        scores |= {score.case_id: score for score in facts.scores}
-        folders |= {score.case_id: run for score in facts.scores}
+        for score in facts.scores:
+            case_id = f"{score.case_id} ({Path(run).name})" if is_repeated else score.case_id
+            if case_id in scores:
+                twice.append(f"'{case_id}' ({folders[case_id]} and {run})")
+            scores[case_id], folders[case_id] = replace(score, case_id=case_id), run
+            if why := facts.dataset.exposed.get(score.case_id):
+                exposed[case_id] = why
     if twice:
         raise InputError(
             f"evaluate: cases that were validated by two runs would count twice: {listed(twice)}; pool runs that held "
@@ -237,6 +241,7 @@ def pool_runs(runs: Sequence[Path | str], *, is_repeated: bool = False) -> Evalu
         num_unscored=sum(max(0, facts.dataset.num_validation - len(facts.scores)) for facts in found.values()),
         num_not_held_out=max(0, num_labeled - num_held_out) if all(dataset.held_out for dataset in sets) else 0,
         unlearned={run: facts.unlearned for run, facts in found.items() if facts.unlearned},
+        exposed=exposed,
     )
 
 
@@ -293,20 +298,15 @@ def _notes_in(noted: dict[str, dict[str, str]], case_id: str) -> Note:
 
 def _score(ref: VolumeRef, truth: Truth, tolerance_mm: float, note: Note) -> CaseScore:
     assert ref.label is not None, "pairs have both"
-    declared, scan = truth.declared, truth.scans.get(ref.case_id)
-    pair = read_pair(
-        ref.images[0], ref.label, labels=declared.labels, scan=scan, merged=declared.merged,
-        ignore_value=declared.ignore_value, note=note,
-    )  # fmt: skip
-    values = sorted(declared.labels)
+    pair = read_pair(ref.images[0], ref.label, truth.declared, scan=truth.scans.get(ref.case_id), note=note)
     return case_score(
         ref.case_id,
         pair.prediction,
         pair.truth,
         pair.class_names,
         pair.grid.spacing_mm,
-        regions={name: tuple(values.index(value) for value in parts) for name, parts in declared.regions.items()},
-        ignored=None if declared.ignore_value is None else len(pair.class_names),
+        regions=pair.regions,
+        ignored=None if truth.declared.ignore_value is None else len(pair.class_names),
         tolerance_mm=tolerance_mm,
     )
 

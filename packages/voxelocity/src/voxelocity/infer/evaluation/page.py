@@ -27,7 +27,7 @@ from voxelocity.report.columns import (
     page_table,
     worst_first,
 )
-from voxelocity.report.summary import absent_text
+from voxelocity.report.summary import absent_text, exposed_text
 from voxelocity.report.tables import case_blocks, class_table, surface_card
 from voxelocity_observe.core.plain import table_cell
 from voxelocity_observe.core.quantities import count_text, dice_text, joined, listed, mm_text
@@ -112,12 +112,9 @@ def evaluation_view(evaluation: Evaluation) -> RenderableType:
 
 
 def _marked(evaluation: Evaluation) -> list[CaseScore]:
-    """The scores as they are shown, with a word after the names of cases that were trained on."""
-    seen = evaluation.trained_on
-    return [
-        replace(score, case_id=f"{score.case_id} (trained on)") if score.case_id in seen else score
-        for score in evaluation.scores
-    ]
+    """The scores as they are shown, with a mark after the names of cases that were trained on, or may have been."""
+    marks = dict.fromkeys(evaluation.exposed, " *") | dict.fromkeys(evaluation.trained_on, " (trained on)")
+    return [replace(score, case_id=score.case_id + marks.get(score.case_id, "")) for score in evaluation.scores]
 
 
 def _unseen(evaluation: Evaluation) -> list[CaseScore]:
@@ -137,6 +134,8 @@ def _verdict(evaluation: Evaluation, mean_dice: float | None) -> str:
         return f"No score over {count_text(num, 'case')}: a training was too short to be scored."
     part = f"{num:,} of " if num < num_cases else ""
     text = f"Mean foreground Dice {dice_text(mean_dice)} over {part}{count_text(num_cases, 'case')}"
+    if evaluation.exposed:
+        text = f"{text}, {len(evaluation.exposed):,} of them marked"
     seen = len(evaluation.trained_on)
     if num_others := evaluation.num_not_held_out:
         return f"{text}; these runs did not hold out the other {num_others:,} of the data set."
@@ -150,7 +149,7 @@ def _verdict(evaluation: Evaluation, mean_dice: float | None) -> str:
 
 def _notices(evaluation: Evaluation) -> list[str]:
     notices = [f"{run} has no score: {why}." for run, why in evaluation.unlearned.items()]
-    notices += evaluation.notices
+    notices += [*evaluation.notices, *([exposed_text(evaluation.exposed)] if evaluation.exposed else [])]
     if seen := len(evaluation.trained_on):
         text = f"{seen:,} of {count_text(len(evaluation.scores), 'case')} were trained on"
         if not evaluation.unlearned:
@@ -268,6 +267,7 @@ def _values(evaluation: Evaluation, mean_dice: float | None) -> dict[str, Any]:
                 "case_id": score.case_id,
                 "folder": evaluation.folders[score.case_id],
                 "division": evaluation.divisions.get(score.case_id, ""),
+                "start_may_have_learned_from_it": evaluation.exposed.get(score.case_id, ""),
                 "mean_dice": score.mean_dice,
                 "classes": {name: _figures(score, name) for name in score.dice},
             }

@@ -178,8 +178,29 @@ def test_names_that_are_not_there_are_answered_with_those_that_are(tmp_path, ser
         read_case(ref, label_values=(0, 1))
     with pytest.raises(ScanError, match=r"its structures have names \(Body, GTV\); name the ones to learn"):
         label_values_in(path)
-    with pytest.raises(ScanError, match="is a DICOM file of CT, not SEG or RTSTRUCT"):
+    with pytest.raises(ScanError, match="is a DICOM file of CT, not SEG or RTSTRUCT; name the file that holds"):
         read_structures(sorted(series.iterdir())[0], read_header(series).grid, {"a": 1})
+
+
+@pytest.mark.parametrize("kind", ["seg", "rs"])
+def test_a_file_without_its_modality_is_known_by_its_class(tmp_path, series, kind):
+    import pydicom
+
+    header, path = read_header(series), tmp_path / "label.dcm"
+    if kind == "seg":
+        write_segmentation(path, np.ones(header.grid.shape, np.uint8), header, ["a"])
+    else:
+        write_contours(path, series, {"a": [(2, SQUARE)]})
+    expected, dataset = read_structures(path, header.grid, {"a": 1}), pydicom.dcmread(path)
+    dataset.Modality = ""
+    dataset.save_as(path)
+    assert read_structures_header(path).names == ("a",)
+    assert np.array_equal(read_structures(path, header.grid, {"a": 1}), expected)
+    del dataset.SOPClassUID
+    dataset.save_as(path)
+    assert read_structures_header(path) is None
+    with pytest.raises(ScanError, match=r"a DICOM file of no modality, not SEG or RTSTRUCT; .* export it again"):
+        read_structures(path, header.grid, {"a": 1})
 
 
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
@@ -224,7 +245,7 @@ def test_what_structures_do_not_say_is_noted(tmp_path, series):
     assert (label == 2).sum() == 4
     assert [kind for kind, _ in notes] == ["open contours", "overlap"]
     assert "2 contours of these structures are points or lines" in notes[0][1]
-    assert "structures overlap in 4 voxels" in notes[1][1]
+    assert "4 voxels lie in a and in b, and are taken as b" in notes[1][1]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,8 @@ def decode_lossless_jpeg(stream: bytes, shape: tuple[int, int], *, where: str) -
         return _decode(stream, shape)
     except (ValueError, LookupError, struct.error) as error:
         raise ScanError(
-            f"{where} the lossless JPEG in it cannot be read ({error}); copy or export the file again"
+            f"{where} the lossless JPEG in it cannot be read ({error}); copy or export the file again, or decompress "
+            "it with `dcmdjpeg`"
         ) from None
 
 

@@ -22,6 +22,12 @@ from voxelocity_observe.core.quantities import listed
 # How far a pixel or a contour may lie from the place of a voxel, in voxels. Rounded positions are off by far less.
 _OFF_GRID_VOXEL = 0.25
 _LISTED, _NAME = 12, 80
+# By the UID of the class of objects: segmentations, label maps, structures of radiotherapy.
+_CLASSES = {
+    "1.2.840.10008.5.1.4.1.1.66.4": "SEG",
+    "1.2.840.10008.5.1.4.1.1.66.7": "SEG",
+    "1.2.840.10008.5.1.4.1.1.481.3": "RTSTRUCT",
+}
 # Of a polygon.
 _FEWEST_POINTS = 3
 # Fewer planes at equal distances may be separate findings.
@@ -56,7 +62,7 @@ def read_structures_header(path: Path) -> StructuresHeader | None:
 
 
 def _structures_header(dataset: Any) -> StructuresHeader | None:
-    modality = dataset.get("Modality", "")
+    modality = _modality_of(dataset)
     if modality not in ("SEG", "RTSTRUCT"):
         return None
     names = _segments(dataset) if modality == "SEG" else _regions(dataset)
@@ -65,6 +71,11 @@ def _structures_header(dataset: Any) -> StructuresHeader | None:
         series_uids=_series_uids(dataset),
         may_overlap=str(dataset.get("SegmentsOverlap", "")) == "YES",
     )
+
+
+def _modality_of(dataset: Any) -> str:
+    """The modality; by the class of the object, where what removed names from the file has removed it too."""
+    return str(dataset.get("Modality") or "") or _CLASSES.get(str(dataset.get("SOPClassUID", "")), "")
 
 
 def _series_uids(dataset: Any) -> frozenset[str]:
@@ -90,6 +101,21 @@ def read_structures(
 ) -> Array:
     """The values of the named structures (x, y, z) uint16, 0 elsewhere; where several overlap, as `LabelCanvas` has it.
 
+    Arguments and errors are those of `paint_structures`; an overlap is noted too.
+    """
+    return paint_structures(path, grid, values, series_uid=series_uid, note=note).noted_label(path, note)
+
+
+def paint_structures(
+    path: Path,
+    grid: Grid,
+    values: NamedValues,
+    *,
+    series_uid: str = "",
+    note: Note = lambda kind, text: None,
+) -> LabelCanvas:
+    """The named structures that each voxel is in.
+
     Names are compared without regard to capitalization; structures without a value are left out. A voxel belongs to a
     contour if its center lies within it; contours inside one another of one structure are holes, as in other readers.
     The order of the grid's axes does not matter: each voxel of space gets the same value in all orders.
@@ -99,8 +125,7 @@ def read_structures(
         grid: of the scan, on which the structures must have been drawn.
         values: of the structures to take, by name.
         series_uid: of the scan, if it is known.
-        note: called if the structures were drawn on another series, whose places fit; if some overlap; or if contours
-            enclose nothing.
+        note: called if the structures were drawn on another series, whose places fit, or if contours enclose nothing.
 
     Raises:
         ScanError: the file holds none of these structures, does not lie on the grid, has larger or smaller voxels, or
@@ -108,7 +133,7 @@ def read_structures(
     """
     with named_damage(path):
         dataset = read_dataset(path)
-        label = _paint(path, dataset, grid, values, note)
+        canvas = _paint(path, dataset, grid, values, note)
         drawn_on = _series_uids(dataset)
         if series_uid and drawn_on and series_uid not in drawn_on:
             note(
@@ -116,24 +141,25 @@ def read_structures(
                 f"decode: {path}: it refers to another series than that of its scan, on whose voxels it lies; check "
                 "that it belongs to this scan",
             )
-        return label
+        return canvas
 
 
-def _paint(path: Path, dataset: Any, grid: Grid, values: NamedValues, note: Note) -> Array:
-    modality = dataset.get("Modality", "")
+def _paint(path: Path, dataset: Any, grid: Grid, values: NamedValues, note: Note) -> LabelCanvas:
+    modality = _modality_of(dataset)
     if modality not in ("SEG", "RTSTRUCT"):
         raise ScanError(
-            f"decode: {path}: the label is a DICOM file of {excerpt(modality) or 'no modality'}, not SEG or RTSTRUCT"
+            f"decode: {path}: the label is a DICOM file of {excerpt(modality) or 'no modality'}, not SEG or RTSTRUCT; "
+            "name the file that holds the structures, or if it is this one, export it again with its Modality"
         )
     names = _segments(dataset) if modality == "SEG" else _regions(dataset)
-    wanted = {name.strip().casefold(): value for name, value in values.items()}
-    chosen = {number: key for number, name in names.items() if (key := name.strip().casefold()) in wanted}
+    wanted = {name.strip().casefold(): name for name in values}
+    chosen = {number: wanted[key] for number, name in names.items() if (key := name.strip().casefold()) in wanted}
     if not chosen:
         raise ScanError(f"decode: {path}: {needed_names(tuple(names.values()), tuple(values))}")
     # A voxel center on a contour belongs to one of two neighbors: to the same one, whatever the scan's order of axes.
     order = AxisOrder(axes=(0, 1, 2), flips=(False, False, False)) if modality == "SEG" else _to_lps(grid)
     turned = order.turn_grid(grid)
-    canvas = LabelCanvas(turned.shape, wanted)
+    canvas = LabelCanvas(turned.shape, values)
     planes: dict[int, set[int]] = {}
     painted = (
         _painted_frames(path, dataset, turned, chosen)
@@ -143,17 +169,11 @@ def _paint(path: Path, dataset: Any, grid: Grid, values: NamedValues, note: Note
     for number, axis, index in painted:
         canvas.paint(chosen[number], index)
         planes.setdefault(number, set()).update(np.unique(index[axis]).tolist())
-    label = canvas.label()
-    if canvas.num_shared:
-        note(
-            "overlap",
-            f"decode: {path}: structures overlap in {canvas.num_shared:,} voxels; where they do, the one with the "
-            "largest value counts, or of overlapping classes the value nearest to them",
-        )
     step_mm = turned.spacing_mm[axis] if planes else 0.0
     for drawn in (*planes.values(), set().union(*planes.values())):
         _check_no_plane_is_skipped(path, drawn, is_thicker=_distance_mm(path, dataset) > _THICKER * step_mm)
-    return order.undo(label)
+    canvas.voxels = order.undo(canvas.voxels)
+    return canvas
 
 
 def _to_lps(grid: Grid) -> AxisOrder:

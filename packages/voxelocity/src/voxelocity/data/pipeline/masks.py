@@ -255,7 +255,7 @@ def _majority(place: tuple[Path, Grid], files: Sequence[Path], note: Note) -> Ar
         labels.append(turned_onto(label, place, (path, grid), where="decode: labels of raters", note=note))
     most, merged = np.zeros(place[1].shape, dtype=np.int16), np.zeros(place[1].shape, dtype=np.int64)
     for value in np.unique(np.concatenate([np.unique(label) for label in labels])):
-        votes: Array = np.sum([label == value for label in labels], axis=0, dtype=np.int16)
+        votes: Array = np.count_nonzero([label == value for label in labels], axis=0)
         wins = votes > most
         merged[wins], most[wins] = value, votes[wins]
     return merged

@@ -10,7 +10,7 @@ from voxelocity.data.decode import read_header, read_scan, read_structures, what
 from voxelocity.data.decode.dicom import pixels
 from voxelocity_observe.core.errors import ScanError
 
-pytest.importorskip("pydicom")
+pydicom = pytest.importorskip("pydicom")
 
 
 @pytest.fixture
@@ -71,6 +71,20 @@ def test_files_whose_frames_alternate_are_read_once_each(tmp_path, voxels_zyx, m
     found, _ = read_scan(tmp_path)
     assert np.array_equal(found[0].transpose(2, 1, 0), voxels_zyx)
     assert sorted(opened) == ["a.dcm", "b.dcm"]
+
+
+@pytest.mark.filterwarnings("ignore:The decoded RLE segment:UserWarning")
+def test_packed_frames_that_are_missing_are_refused(tmp_path, voxels_zyx):
+    path = write_enhanced(tmp_path / "a.dcm", voxels_zyx)
+    dataset = pydicom.dcmread(path)
+    dataset.compress(pydicom.uid.RLELossless, encoding_plugin="pydicom")
+    dataset.save_as(path)
+    content = bytearray(path.read_bytes())
+    # The length of the first frame, after the table of the offsets of five.
+    content[content.rindex(b"OB\0\0\xff\xff\xff\xff") + 8 + 8 + 5 * 4 + 6] = 255
+    path.write_bytes(content)
+    with pytest.raises(ScanError, match=r"the compressed pixels cannot be read \(frames are missing\); copy"):
+        read_scan(tmp_path)
 
 
 def test_a_segmentation_of_frames_refers_to_them(tmp_path, voxels_zyx):

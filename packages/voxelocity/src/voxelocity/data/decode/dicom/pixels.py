@@ -96,10 +96,11 @@ def _frames(path: Path, dataset: Any, shape: tuple[int, int, int], dtype: np.dty
     if syntax.is_compressed:
         try:
             return np.asarray(dataset.pixel_array, dtype=dtype).reshape(shape)
-        except damage_errors() as error:
+        # The last of these is raised where fewer frames are there than are announced.
+        except (*damage_errors(), StopIteration) as error:
             raise ScanError(
-                f"decode: {path}: the compressed pixels cannot be read ({excerpt(error)}); copy or export the file "
-                "again"
+                f"decode: {path}: the compressed pixels cannot be read ({excerpt(error) or 'frames are missing'}); "
+                "copy or export the file again"
             ) from None
     element = dataset.get_item("PixelData")
     if getattr(element, "length", 0) == _UNDEFINED_LENGTH:

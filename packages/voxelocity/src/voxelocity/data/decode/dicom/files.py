@@ -124,7 +124,8 @@ def damage_errors() -> tuple[type[Exception], ...]:
     from pydicom.errors import BytesLengthException, InvalidDicomError
 
     builtin = (ValueError, LookupError, AttributeError, TypeError, RuntimeError, ArithmeticError, EOFError, OSError)
-    return (*builtin, struct.error, zlib.error, BytesLengthException, InvalidDicomError)
+    # The first of these where frames are missing.
+    return (*builtin, StopIteration, struct.error, zlib.error, BytesLengthException, InvalidDicomError)
 
 
 @contextlib.contextmanager

@@ -89,15 +89,15 @@ def _frames(path: Path, dataset: Any, shape: tuple[int, int, int], dtype: np.dty
     syntax = UID(dataset.file_meta.TransferSyntaxUID)
     if "PixelData" not in dataset:
         raise ScanError(f"decode: {path}: the file holds no pixels (PixelData); copy or export it again")
-    if syntax in LOSSLESS_JPEG:
-        streams = itertools.islice(generate_frames(dataset.PixelData, number_of_frames=shape[0]), shape[0])
-        decoded = [decode_lossless_jpeg(stream, shape[1:], where=f"decode: {path}:") for stream in streams]
-        return np.stack(decoded).reshape(shape).astype(dtype)
     if syntax.is_compressed:
         try:
-            return np.asarray(dataset.pixel_array, dtype=dtype).reshape(shape)
-        # The last of these is raised where fewer frames are there than are announced.
-        except (*damage_errors(), StopIteration) as error:
+            if syntax in LOSSLESS_JPEG:
+                streams = itertools.islice(generate_frames(dataset.PixelData, number_of_frames=shape[0]), shape[0])
+                frames = np.stack([decode_lossless_jpeg(part, shape[1:], where=f"decode: {path}:") for part in streams])
+            else:
+                frames = dataset.pixel_array
+            return frames.astype(dtype, copy=False).reshape(shape)
+        except damage_errors() as error:
             raise ScanError(
                 f"decode: {path}: the compressed pixels cannot be read ({excerpt(error) or 'frames are missing'}); "
                 "copy or export the file again"

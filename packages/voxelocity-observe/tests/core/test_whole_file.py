@@ -57,9 +57,10 @@ def test_an_error_in_the_middle_names_the_file_and_leaves_nothing(tmp_path):
 
 def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path):
     kept = [tmp_path / name for name in ("run.yaml", ".lock", ".other.0a.part", "run.yaml.part")]
+    (tmp_path / ".run.yaml.fedcba9876543210.part" / "inside").mkdir(parents=True)
     for path in (*kept, tmp_path / ".run.yaml.0123456789abcdef.part"):
         path.write_text("")
-    assert remove_abandoned(tmp_path, names=("run.yaml",)) == 1
+    assert remove_abandoned(tmp_path, names=("run.yaml",)) == 2
     assert sorted(tmp_path.iterdir()) == sorted(kept)
     assert remove_abandoned(tmp_path / "none", names=("run.yaml",)) == 0
 

@@ -94,7 +94,7 @@ def test_dicom_series_and_their_segmentations_are_linked_and_trained(voxelocity,
         write_series(folder / "CT", image.T.astype(np.int16), name=f"CT{index}")
         write_series(folder / "scout", image.T[:3].astype(np.int16), name=f"scout{index}")
         header = read_header(folder / "CT")
-        write_segmentation(folder / "seg.dcm", label, header, ["ball", "core"])
+        write_segmentation(folder / "seg.dcm", label, header, ["Ball" if index else "ball", "core"])
     ended = voxelocity("init", tmp_path / "set").succeeded()
     assert "no DICOM SEG or RTSTRUCT refers to it" in ended.out
     assert "Segments overlap" not in ended.out

@@ -295,11 +295,19 @@ def test_a_series_of_several_volumes_is_refused_with_their_number_and_what_tells
 
     voxels = np.random.default_rng(0).integers(0, 99, (12, 9, 10)).astype(np.int16)
     write_series(tmp_path / "mr", voxels, places=[*range(6)] * 2, edit=edit)
-    ended = predict(model("CT"), tmp_path / "mr", out=tmp_path / "out")
+    run = model("CT")
+    ended = predict(run, tmp_path / "mr", out=tmp_path / "out")
     words = (
         "with 2 volumes, which differ in echo time (EchoTime 10, 20), has 2 channels, but the network was trained on"
     )
     assert_refused(ended, words, "or choose one of several volumes by --volume N")
+    options = ["--volume", "2", "--format", "dicom-rtstruct"]
+    predict(run, tmp_path / "mr", out=tmp_path / "out", options=options).succeeded()
+    written = pydicom.dcmread(tmp_path / "out" / "mr.dcm").ReferencedFrameOfReferenceSequence[0]
+    images = written.RTReferencedStudySequence[0].RTReferencedSeriesSequence[0].ContourImageSequence
+    slices = map(pydicom.dcmread, (tmp_path / "mr").iterdir())
+    second = {dataset.SOPInstanceUID for dataset in slices if dataset.EchoTime == 20}
+    assert {image.ReferencedSOPInstanceUID for image in images} == second
 
 
 def test_two_channels_are_taken_from_one_file_or_two(predict, model, tmp_path):

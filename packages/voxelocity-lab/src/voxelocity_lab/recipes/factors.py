@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from voxelocity_lab.bench.race.sides import LABELS, SideName
@@ -96,12 +96,8 @@ def _next_to(before: Change, change: Change, limit_s: float) -> Change:
         return [limit_s if value is None else value for value in found]
 
     pairs = zip(seconds(before.target_s), seconds(change.target_s), strict=True)
-    return Change(
-        label=change.label,
-        epoch_s=change.epoch_s,
-        target_s=change.target_s,
-        best_dice=change.best_dice,
-        epochs=change.epochs,
+    return replace(
+        change,
         epoch_factors=tuple(a / b for a, b in zip(before.epoch_s, change.epoch_s, strict=True)),
         target_factors=tuple(a / b for a, b in pairs),
         is_at_least=None in before.target_s,

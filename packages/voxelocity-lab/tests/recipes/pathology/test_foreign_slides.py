@@ -105,6 +105,21 @@ def test_of_sixteen_bits_the_upper_ones_are_seen(tmp_path):
     assert np.array_equal(pixels_of(tmp_path / "deep.png")[..., 0], values >> 8)
 
 
+def test_a_mask_of_eight_bits_in_sixteen_is_the_same_mask(tmp_path):
+    pixels, tumor = tissue(96, 96)
+    Image.fromarray(pixels).save(tmp_path / "s.png")
+    Image.fromarray(255 * tumor.astype(np.uint16)).save(tmp_path / "m.png")
+    mask = Annotation(tmp_path / "m.png", Slide(tmp_path / "s.png")).mask(Box(y=0, x=0, height=96, width=96), 1.0)
+    assert np.array_equal(mask, tumor)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_pixels_of_more_than_sixteen_bits_are_refused(tmp_path, dtype):
+    tifffile.imwrite(tmp_path / "a.tif", np.full((20, 30), 70_000, dtype), rowsperstrip=7, metadata=None)
+    with pytest.raises(InputError, match=r"a\.tif cannot be opened as a slide"):
+        Slide(tmp_path / "a.tif")
+
+
 @pytest.mark.parametrize("color", [1, (0, 200, 0)])
 def test_a_mask_of_labels_or_of_another_color_is_refused(tmp_path, color):
     pixels, tumor = tissue(96, 96)

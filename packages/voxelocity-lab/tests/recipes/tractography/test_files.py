@@ -13,6 +13,7 @@ import pytest
 
 from shared.damage import rotten
 from shared.examples import examples
+from voxelocity.data.decode import gunzip
 from voxelocity_lab.recipes.tractography.files import read_tracts, tract_files
 from voxelocity_lab.recipes.tractography.write import Space, write_tracts
 from voxelocity_observe.core.errors import InputError, ScanError
@@ -111,6 +112,17 @@ def test_offsets_that_begin_below_zero_are_refused(tmp_path):
             archive.writestr(name, content)
         archive.writestr("offsets.int64", np.array([-5, *range(5, 40, 5)]).tobytes())
     with pytest.raises(ScanError, match="8 offsets for 35 and 7 in its header"):
+        read_tracts([path])
+
+
+def test_a_small_archive_with_a_large_member_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "lines.trx"
+    write(path)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("groups/all.uint32", bytes(1 << 20))
+    monkeypatch.setattr(gunzip, "_LARGE_BYTES", 1000)
+    monkeypatch.setattr(gunzip, "available_memory_bytes", lambda: 99_999)
+    with pytest.raises(ScanError, match=r"lines\.trx.* GB of memory"):
         read_tracts([path])
 
 
@@ -310,3 +322,9 @@ def tracts_or_refusal(path):
         refusal = str(error)
     assert 0 < len(refusal) < 1500
     return None
+
+
+def test_numbers_of_bundles_may_be_of_any_size(tmp_path):
+    np.savez(tmp_path / "a.npz", points=LINES[:3], bundle=np.array([2_000_000_000, 7, 7]))
+    found = read_tracts([tmp_path / "a.npz"])
+    assert (found.names, found.bundle.tolist()) == (("bundle 7", "bundle 2000000000"), [1, 0, 0])

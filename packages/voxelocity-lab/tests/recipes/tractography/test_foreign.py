@@ -98,7 +98,11 @@ def tiny_track(path, lines, *, cluster=None, affine=None, **more):
         "voxel_size": np.ones((1, 3), np.float32),
         "trans_to_mni": np.array(AFFINE if affine is None else affine, np.float32).reshape(1, -1),
         "track": np.frombuffer(content, np.uint8)[None],
-        **({} if cluster is None else {"cluster": np.array([cluster], np.uint16)}),
+        **(
+            {}
+            if cluster is None
+            else {"cluster": np.array([cluster], np.uint16 if max(cluster) < 1 << 16 else np.int32)}
+        ),
         **more,
     }
     plain = path.with_suffix(".mat")
@@ -129,6 +133,12 @@ def test_clusters_are_bundles_with_the_names_next_to_the_file(tmp_path):
     assert (found.names, found.bundle.tolist()) == (("bundle 0", "bundle 2"), [1, 0, 1])
     (tmp_path / "a.tt.gz.txt").write_text("UF_L\nUF_R\nCST\n")
     assert read_tracts([path]).names == ("UF_L", "CST")
+
+
+def test_numbers_of_clusters_may_be_of_any_size(tmp_path):
+    path = tiny_track(tmp_path / "a.tt.gz", STEPS, cluster=[2_000_000_000, 7, 7])
+    found = read_tracts([path])
+    assert (found.names, found.bundle.tolist()) == (("bundle 7", "bundle 2000000000"), [1, 0, 0])
 
 
 @pytest.mark.data

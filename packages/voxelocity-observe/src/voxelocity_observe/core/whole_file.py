@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def whole_file(target: Path, *, is_durable: bool = True) -> Iterator[BinaryIO]:
     Raises:
         OSError: the file cannot be written. It names `target`.
     """
-    temporary = target.with_name(f".{target.name[:_LONGEST_STEM]}.{secrets.token_hex(8)}{_SUFFIX}")
+    temporary = hidden_place(target)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
@@ -52,6 +53,11 @@ def whole_file(target: Path, *, is_durable: bool = True) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def hidden_place(target: Path) -> Path:
+    """Where to write what will have the path of the target: next to it, by a name that cannot be guessed."""
+    return target.with_name(f".{target.name[:_LONGEST_STEM]}.{secrets.token_hex(8)}{_SUFFIX}")
 
 
 def put_in_place(target: Path, content: bytes, *, is_durable: bool = True) -> None:
@@ -116,7 +122,7 @@ def with_causes(file: BinaryIO) -> Iterator[Any]:
 
 
 def remove_abandoned(folder: Path, *, names: tuple[str, ...], older_than_s: float = 0.0) -> int:
-    """Removes what killed writers of these files left in a folder.
+    """Removes what killed writers of these files, or folders, left in a folder.
 
     Args:
         folder: may be missing.
@@ -124,7 +130,7 @@ def remove_abandoned(folder: Path, *, names: tuple[str, ...], older_than_s: floa
         older_than_s: a younger file may belong to a writer still at work; 0 if there is none.
 
     Returns:
-        How many files were removed.
+        How many were removed.
     """
     starts = tuple(f".{name[:_LONGEST_STEM]}" for name in names)
     try:
@@ -136,7 +142,7 @@ def remove_abandoned(folder: Path, *, names: tuple[str, ...], older_than_s: floa
         # Its writer may move it to its place at this moment.
         with contextlib.suppress(FileNotFoundError):
             if older_than_s == 0.0 or time.time() - path.stat().st_mtime > older_than_s:
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
                 num_removed += 1
     return num_removed
 

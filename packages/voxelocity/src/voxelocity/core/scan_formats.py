@@ -130,9 +130,10 @@ def stem_of(name: str) -> str:
 
 
 def voxels_next_to(path: Path) -> list[Path]:
-    """The files of voxels that have the name of this header and lie next to it; mostly none."""
-    named = format_named(path)
-    places = [path.with_name(stem_of(path.name) + ending) for ending in (named.voxels if named is not None else ())]
+    """The files of voxels that have the name of this header and lie next to it, packed as it is first; mostly none."""
+    named, is_packed = format_named(path), path.name.lower().endswith(".gz")
+    endings = sorted(named.voxels if named is not None else (), key=lambda ending: ending.endswith(".gz") != is_packed)
+    places = [path.with_name(stem_of(path.name) + form) for ending in endings for form in (ending, ending.upper())]
     return [place for place in places if place.is_file()]
 
 

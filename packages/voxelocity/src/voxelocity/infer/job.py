@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from voxelocity.core.records import (
     PREDICTIONS_PAGE,
     PREDICTIONS_TABLE,
@@ -24,7 +22,7 @@ from voxelocity.core.records import (
 from voxelocity.core.requests.predict import PredictRequest
 from voxelocity.core.scan_formats import DICOM, OUTPUTS
 from voxelocity.core.volume import VolumeRef, VolumeSpec
-from voxelocity.data.decode import ScanHeader, num_channels_of, read_header
+from voxelocity.data.decode import ScanHeader, SeriesHeader, read_header, spec_of
 from voxelocity.data.decode.notes import as_one_data_set
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.division import Side
@@ -197,7 +195,10 @@ def plan_job(
             scan = _spec_of(ref, found, model)
             parts = (scan_memory(scan, part.spec, part.preparation) for part in model.parts or (model,))
             memory[ref.case_id] = max(parts, key=lambda part: part.peak_bytes)
-            headers[ref.case_id] = found
+            headers[ref.case_id] = [
+                header.of_volume(ref.volume) if ref.volume and isinstance(header, SeriesHeader) else header
+                for header in found
+            ]
         except ScanError as error:
             on_failure(ref.case_id, job.fail(ref.case_id, error))
     return job
@@ -222,9 +223,8 @@ def _readable(refs: Sequence[VolumeRef], output: Output, read: Callable[[Path], 
 
 
 def _spec_of(ref: VolumeRef, headers: Sequence[ScanHeader], model: Model) -> VolumeSpec:
-    num_channels = num_channels_of(ref, headers)
+    spec = spec_of(ref, headers)
     where = f"predict: case '{ref.case_id}' ({', '.join(map(str, ref.images))})"
     where += "".join(f", with {header.channel_words}," for header in headers if header.channel_words)
-    model.spec.check_channels(num_channels, where=where)
-    dtypes = [header.read_dtype for header in headers]
-    return VolumeSpec(num_channels=num_channels, grid=headers[0].grid, dtype=str(np.result_type(*dtypes)))
+    model.spec.check_channels(spec.num_channels, where=where)
+    return spec

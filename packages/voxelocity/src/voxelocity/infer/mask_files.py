@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import secrets
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,21 +12,18 @@ import numpy as np
 
 from voxelocity.core.volume import ClassIndices
 from voxelocity.data.decode import ScanHeader, write_scan
+from voxelocity.data.decode.mask_folder import mask_stem
 from voxelocity.infer.model import PredictionSpec
 from voxelocity_observe.core.errors import InputError, OutputError
 from voxelocity_observe.core.host import cpu_budget
+from voxelocity_observe.core.whole_file import hidden_place
 
-# Of a folder until all of its masks are there.
-_UNFINISHED = ".masks"
-# What the name of a file may not hold on some system, and a beginning that hides it.
-_UNUSABLE = re.compile(r'[\x00-\x1f/\\:*?"<>|]|^\.')
-_LONGEST_NAME = 120
 # Each holds a mask of the scan.
 _MOST_THREADS = 8
 
 
 def mask_names(spec: PredictionSpec) -> dict[str, str]:
-    """The names of the files of masks without ending, by class, without what a system may not have in them.
+    """The names of the files of masks without ending, by class.
 
     Raises:
         InputError: two classes would have one file.
@@ -37,7 +31,7 @@ def mask_names(spec: PredictionSpec) -> dict[str, str]:
     names: dict[str, str] = {}
     by_file: dict[str, str] = {}
     for name in spec.scored:
-        names[name] = _UNUSABLE.sub("_", name.strip())[:_LONGEST_NAME].strip() or "unnamed"
+        names[name] = mask_stem(name)
         if (other := by_file.setdefault(names[name].casefold(), name)) != name:
             raise InputError(
                 f"predict: --one-file-per-class would write the classes '{other}' and '{name}' into one file, "
@@ -91,7 +85,7 @@ def _whole_folder(path: Path, names: Sequence[str]) -> Iterator[Path]:
     Raises:
         OutputError: it cannot be made.
     """
-    temporary = path.with_name(f".{path.name[:_LONGEST_NAME]}.{secrets.token_hex(8)}{_UNFINISHED}")
+    temporary = hidden_place(path)
     try:
         temporary.mkdir()
         yield temporary
@@ -108,11 +102,3 @@ def _whole_folder(path: Path, names: Sequence[str]) -> Iterator[Path]:
         ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def remove_abandoned_masks(out: Path, case_ids: Sequence[str], *, older_than_s: float) -> None:
-    """Removes the folders that killed writers of these cases left half-written."""
-    starts = tuple(f".{case_id[:_LONGEST_NAME]}." for case_id in case_ids)
-    for path in out.glob(f".*{_UNFINISHED}"):
-        if path.name.startswith(starts) and time.time() - path.stat().st_mtime > older_than_s:
-            shutil.rmtree(path, ignore_errors=True)

@@ -24,7 +24,7 @@ from voxelocity.data.decode import (
     write_scan,
     write_segmentation,
 )
-from voxelocity.infer.mask_files import remove_abandoned_masks, write_masks
+from voxelocity.infer.mask_files import write_masks
 from voxelocity.infer.model import PredictionSpec
 from voxelocity_observe.core.errors import InputError, OutputError, ScanError
 from voxelocity_observe.core.links import check_links
@@ -241,7 +241,6 @@ def make_folder(out: Path, refs: Sequence[VolumeRef], output: Output, *, inside:
                 f"predict: cannot make the folder {folder} ({error.strerror}); choose another with -o"
             ) from None
         remove_abandoned(folder, names=tuple(f"{ref.case_id}." for ref in refs), older_than_s=_ABANDONED_S)
-    remove_abandoned_masks(out, [ref.case_id for ref in refs], older_than_s=_ABANDONED_S)
     twins: dict[str, str] = {}
     for ref in refs:
         other = twins.setdefault(ref.case_id.casefold(), ref.case_id)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from voxelocity.core.cases import Cases
 from voxelocity.core.staging import StagingAhead
 from voxelocity.core.volume import VolumeRef, VolumeSpec
-from voxelocity.data.decode import ScanHeader, num_channels_of, read_case, read_header
+from voxelocity.data.decode import ScanHeader, read_case, read_header, spec_of
 from voxelocity.data.pipeline.modality import CT_AIR, CT_FAT
 from voxelocity.data.prepare import OrientToRAS, Preparation, PrepareConfig
 from voxelocity.infer import TrainedOn
@@ -268,7 +268,7 @@ def _headers_of(images: Sequence[Path], staging: StagingAhead) -> list[ScanHeade
 
 
 def _check_channels(ref: VolumeRef, headers: Sequence[ScanHeader], cases: Cases) -> None:
-    found = num_channels_of(ref, headers)
+    found = spec_of(ref, headers).num_channels
     if found != cases.num_channels:
         words = "".join(f", with {header.channel_words}" for header in headers if header.channel_words)
         raise ScanError(

@@ -163,6 +163,8 @@ def test_label_with_channels_is_refused(save) -> None:
     ref = _ref(save("a.nii", np.zeros(SHAPE, np.uint8)), label=save("l.nii", np.stack([LABEL, LABEL], -1)))
     with pytest.raises(ScanError, match=r"l\.nii: the label has 2 channels; save it as one 3-D image"):
         read_case(ref, label_values=(0, 1))
+    with pytest.raises(ScanError, match=r"l\.nii: the label has 2 channels"):
+        label_values_in(ref.label)
 
 
 def test_broken_file_names_its_case(save, tmp_path: Path) -> None:
@@ -230,7 +232,7 @@ def test_labels_that_nibabel_saved_as_scaled_integers_are_the_whole_numbers(
     assert nib.load(tmp_path / "l.nii.gz").dataobj.slope not in (0, 1)
     notes: list[str] = []
     labels, _ = read_labels(tmp_path / "l.nii.gz", where="x", note=lambda kind, text: notes.append(text))
-    assert np.array_equal(labels[0], truth)
+    assert np.array_equal(labels, truth)
     assert all("scl_slope" in text for text in notes)
     found = label_values_in(tmp_path / "l.nii.gz", note=lambda kind, text: None)
     assert found == tuple(range(highest + 1))
@@ -240,7 +242,7 @@ def test_noise_of_floats_is_rounded_and_more_is_refused(save) -> None:
     notes: list[str] = []
     noisy = save("l.nii", (LABEL * 1.9995).astype(np.float32))
     labels, _ = read_labels(noisy, where="x", note=lambda kind, text: notes.append(text))
-    assert np.array_equal(labels[0], 2 * LABEL)
+    assert np.array_equal(labels, 2 * LABEL)
     assert [text.partition(" from ")[0] for text in notes] == ["x: the values are up to 0.0005 away"]
     with pytest.raises(ScanError, match=r"40 values that are not whole numbers, the first is 0\.99;"):
         read_labels(save("m.nii", (LABEL * 0.99).astype(np.float32)), where="x", note=lambda kind, text: None)

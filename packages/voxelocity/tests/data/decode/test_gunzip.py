@@ -203,3 +203,11 @@ def test_voxels_that_memory_cannot_hold_are_refused_before_they_are_unpacked(
         read_unpacked(packed.with_name(name), num_expected=len(CONTENT))
     monkeypatch.setattr(gunzip, "available_memory_bytes", lambda: 100_000)
     assert len(read_unpacked(packed.with_name(name), num_expected=len(CONTENT))) == len(CONTENT)
+
+
+def test_a_plain_file_that_does_not_fit_is_refused_before_it_is_read(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "a.mnc").write_bytes(b"CDF\1" + bytes(2000))
+    monkeypatch.setattr(gunzip, "_LARGE_BYTES", 1000)
+    monkeypatch.setattr(gunzip, "available_memory_bytes", lambda: 2000)
+    with pytest.raises(ScanError, match=r"a\.mnc: the voxels take 0\.0 GB of memory"):
+        gunzip.read_all_unpacked(tmp_path / "a.mnc")

@@ -17,7 +17,7 @@ XML = (
 )
 
 
-@pytest.mark.parametrize("name", ["a.nii.gz", "a.nii"])
+@pytest.mark.parametrize("name", ["a.nii.gz", "a.nii.bz2", "a.nii"])
 def test_names_in_the_header_of_a_label_are_found(tmp_path, name):
     image = nib.Nifti1Image(np.zeros((3, 4, 5), np.uint8), np.eye(4))
     image.header.extensions.append(nib.nifti1.Nifti1Extension(0, XML.encode()))

@@ -199,3 +199,16 @@ def test_room_is_given_back_to_those_who_wait_also_when_the_work_fails():
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, [40, 500] * 4))
     assert sorted(done) == [40] * 4 + [500] * 4
+
+
+def test_the_budget_counts_all_of_a_file_of_which_a_case_takes_one_volume(tmp_path, data_config, monkeypatch):
+    image = np.random.default_rng(0).integers(0, 99, (8, 9, 7, 5)).astype(np.int16)
+    nib.save(nib.Nifti1Image(image, np.eye(4)), tmp_path / "a.nii")
+    nib.save(nib.Nifti1Image(image[..., 1], np.eye(4)), tmp_path / "b.nii")
+    taking, taken = MemoryBudget.taking, []
+    monkeypatch.setattr(MemoryBudget, "taking", lambda self, num: taken.append(num) or taking(self, num))
+    for name in "ab":
+        ref = VolumeRef(case_id=name, images=(tmp_path / f"{name}.nii",), volume=2 if name == "a" else None)
+        prepared([ref], data_config("none"))[0].load()
+    whole, one = taken
+    assert whole - one == image.nbytes * 4 // 5

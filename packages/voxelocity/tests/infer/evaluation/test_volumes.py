@@ -7,6 +7,7 @@ import pytest
 
 from voxelocity.core.volume import Grid
 from voxelocity.data.decode import write_scan
+from voxelocity.data.decode.mask_folder import mask_stem
 from voxelocity.infer.evaluation.pairs import Declared
 from voxelocity.infer.evaluation.volumes import read_pair
 from voxelocity.metrics import case_score
@@ -125,3 +126,12 @@ def test_segments_that_regions_were_drawn_with_count_in_each_of_them(tmp_path):
     write_scan(paths[1], np.where(label == 3, 0, label).astype(np.uint8), GRID)
     pair = read_pair(*paths, declared, scan=None, note=lambda kind, text: pytest.fail(text))
     assert dice_of(pair) == {"organ": 1.0, "lesion": 1.0}
+
+
+def test_masks_are_found_by_the_names_that_predictions_have(tmp_path):
+    label = np.random.default_rng(0).integers(0, 3, SHAPE).astype(np.uint8)
+    write_scan(tmp_path / "truth.nii.gz", label, GRID)
+    masks = write_masks(tmp_path / "prediction", {mask_stem("kidney/left?"): label == 1, "other": label == 2})
+    declared = Declared(labels={0: "background", 1: "kidney/left?", 2: "other"})
+    pair = read_pair(masks, tmp_path / "truth.nii.gz", declared, scan=None, note=lambda kind, text: pytest.fail(text))
+    assert np.array_equal(pair.prediction, label)

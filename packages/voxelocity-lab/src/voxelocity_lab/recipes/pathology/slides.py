@@ -63,6 +63,8 @@ _MICROMETERS = {
 # Tags of TIFF; resolutions are of an inch or a centimeter.
 _TILE_WIDTH, _DESCRIPTION, _RESOLUTION, _RESOLUTION_UNIT = 322, 270, 282, 296
 _MICROMETERS_PER_RESOLUTION = {2: 25_400.0, 3: 10_000.0}
+# What Pillow raises about a damaged file.
+_DAMAGE = (OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, struct.error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,16 +113,17 @@ class Slide:
         self.downsamples: tuple[float, ...] = ()
         self.micrometers: float | None = None
         if path.suffix.lower() in _IMAGES:
-            self._show(_photograph(path, ground))
+            self._show(*_picture(path, ground))
             return
         _try_in_another_process(path)
         try:
             self._slide = _open(path)
-        except InputError:
+        except InputError as refused:
             # OpenSlide reads tiles alone; a TIFF of strips is a picture.
-            if (strips := _strips(path, ground)) is None:
-                raise
-            self._show(*strips)
+            try:
+                self._show(*_picture(path, ground, ("TIFF",)))
+            except InputError:
+                raise refused from None
             return
         self.shapes = tuple((height, width) for width, height in self._slide.level_dimensions)
         self.downsamples = tuple(map(float, self._slide.level_downsamples))
@@ -128,7 +131,7 @@ class Slide:
         ome = properties.get("tiff.ImageDescription") or properties.get("openslide.comment") or ""
         self.micrometers = _first_width(_width_in_ome(ome), properties.get("openslide.mpp-x"))
 
-    def _show(self, pixels: Pixels, micrometers: float | None = None) -> None:
+    def _show(self, pixels: Pixels, micrometers: float | None) -> None:
         """Makes the slide one level, of pixels that are in memory."""
         self.photograph = pixels
         self.shapes, self.downsamples = (pixels.shape[1:],), (1.0,)
@@ -275,50 +278,50 @@ def _open(path: Path) -> Any:
         ) from None
 
 
-def _photograph(path: Path, ground: str) -> Pixels:
-    from PIL import Image, UnidentifiedImageError
+def _picture(path: Path, ground: str, formats: tuple[str, ...] | None = None) -> tuple[Pixels, float | None]:
+    """The pixels of an image without tiles, and their width in micrometers, if it is a TIFF that says so.
 
-    try:
-        with Image.open(path) as image:
-            return np.ascontiguousarray(_colors(image, ground).transpose(2, 0, 1))
-    except FileNotFoundError:
-        raise InputError(f"pathology: the image {path} does not exist") from None
-    except Image.DecompressionBombError:
-        raise InputError(
-            f"pathology: the image {path} has more pixels than are read at once; convert it to a pyramidal TIFF"
-        ) from None
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"pathology: the image {path} cannot be read ({error}); replace it or leave it out") from None
+    Args:
+        path: of the image.
+        ground: seen where it is transparent.
+        formats: that it may have, as Pillow calls them; None for all.
 
-
-def _strips(path: Path, ground: str) -> tuple[Pixels, float | None] | None:
-    """The pixels of a TIFF that is stored in strips, and their width in micrometers; None if it is none, or damaged."""
+    Raises:
+        InputError: it cannot be read, or has tiles.
+    """
     from PIL import Image
 
     try:
-        with Image.open(path, formats=("TIFF",)) as image:
+        with Image.open(path, formats=formats) as image:
             tags = dict(getattr(image, "tag_v2", {}))
             if _TILE_WIDTH in tags:
-                return None
+                raise ValueError("it has tiles")
             # Pillow takes the bytes of a text for Latin-1.
             ome = str(tags.get(_DESCRIPTION, "")).encode("latin-1", "ignore").decode("utf-8", "replace")
             unit, per_unit = _MICROMETERS_PER_RESOLUTION.get(tags.get(_RESOLUTION_UNIT, 0)), tags.get(_RESOLUTION)
             width = unit / float(per_unit) if unit and per_unit else None
             pixels = np.ascontiguousarray(_colors(image, ground).transpose(2, 0, 1))
             return pixels, _first_width(_width_in_ome(ome), width)
-    # Whatever Pillow raises about a damaged file; OpenSlide has named it already.
-    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError):
-        return None
-    except (AttributeError, struct.error):
-        return None
+    except FileNotFoundError:
+        raise InputError(f"pathology: the image {path} does not exist") from None
+    except Image.DecompressionBombError:
+        raise InputError(
+            f"pathology: the image {path} has more pixels than are read at once; convert it to a pyramidal TIFF"
+        ) from None
+    except _DAMAGE as error:
+        raise InputError(f"pathology: the image {path} cannot be read ({error}); replace it or leave it out") from None
 
 
 def _colors(image: Any, ground: str) -> Pixels:
     """(y, x, 3) of an image of Pillow: the upper eight bits of sixteen, and the ground where it is transparent."""
     from PIL import Image
 
-    if image.mode.startswith("I"):
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode == "F" or image.mode.startswith("I"):
+        values = np.asarray(image)
+        if values.dtype.kind == "f" or not 0 <= values.min() <= values.max() < 1 << 16:
+            raise ValueError("its values are not those of 8 or 16 bits")
+        # Masks may have small values in wide pixels.
+        image = Image.fromarray((values >> 8 if values.max() >= 1 << 8 else values).astype(np.uint8))
     if "A" in image.getbands() or "transparency" in image.info:
         image = Image.alpha_composite(Image.new("RGBA", image.size, ground), image.convert("RGBA"))
     return np.asarray(image.convert("RGB"))

@@ -17,8 +17,8 @@ import numpy as np
 from voxelocity.core.rng import generator
 from voxelocity.data.cache import entry_key, source_identity
 from voxelocity_lab.recipes.division import content_of
-from voxelocity_lab.recipes.tractography.files import READ_ENDINGS, Tracts, read_tracts, tract_files
-from voxelocity_lab.recipes.tractography.shapes import Numbers, Points, resample, with_one_direction
+from voxelocity_lab.recipes.tractography.files import READ_ENDINGS, read_tracts, tract_files
+from voxelocity_lab.recipes.tractography.shapes import Numbers, Points, Tracts, resample, with_one_direction
 from voxelocity_observe.core.errors import ConfigError, InputError
 from voxelocity_observe.core.host import default_cache_folder
 from voxelocity_observe.core.quantities import listed

@@ -8,7 +8,7 @@ import shlex
 import warnings
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,8 +17,9 @@ import numpy as np
 from nibabel.affines import apply_affine
 
 from voxelocity.data.decode import read_all_unpacked, read_header
-from voxelocity_lab.recipes.tractography.foreign import ForeignTracts, read_tiny_tracks, read_vtk
-from voxelocity_lab.recipes.tractography.shapes import Numbers, Points
+from voxelocity.data.decode.gunzip import check_memory
+from voxelocity_lab.recipes.tractography.foreign import read_tiny_tracks, read_vtk
+from voxelocity_lab.recipes.tractography.shapes import Numbers, Points, Tracts
 from voxelocity_observe.core.errors import InputError, ScanError
 
 READ_ENDINGS = (".trk", ".tck", ".trx", ".trk.gz", ".tck.gz", ".vtk", ".tt.gz")
@@ -39,28 +40,6 @@ _QUANTA_PER_MM = 32.0
 _MOST_OUTSIDE = 0.01
 # Characters of what a library says that errors show.
 _LONGEST_REASON = 300
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tracts:
-    """Streamlines in RAS millimeters.
-
-    Attributes:
-        points: (m, 3) float32, all streamlines one after another.
-        offsets: (n + 1), where each begins; each has at least two points.
-        bundle: (n), index of each streamline's name.
-        names: of the bundles.
-        left_out: for a warning, why streamlines of the files are not among them, or where their space was assumed.
-    """
-
-    points: Points
-    offsets: Numbers
-    bundle: Numbers
-    names: tuple[str, ...]
-    left_out: str = ""
-
-    def __len__(self) -> int:
-        return len(self.bundle)
 
 
 def tract_files(data: Path) -> list[Path]:
@@ -153,7 +132,7 @@ def _read(path: Path) -> Tracts:
         cure = _conversion_of(path) or "convert it to one of these"
         raise InputError(f"tractography: {path} is not a {_in_words()} or .npz file; {cure}")
     try:
-        return reader(path)
+        found = reader(path)
     except (InputError, FileNotFoundError, PermissionError):
         raise
     # Each library has errors of its own for a damaged file.
@@ -163,6 +142,7 @@ def _read(path: Path) -> Tracts:
         raise ScanError(
             f"tractography: {path} cannot be read ({reason}); repair or replace it, or leave it out"
         ) from error
+    return found if found.names else replace(found, names=(_stem(path),))
 
 
 def _read_by_nibabel(path: Path) -> Tracts:
@@ -176,7 +156,7 @@ def _read_by_nibabel(path: Path) -> Tracts:
             "lie; save it again with the affine of its image"
         )
     streamlines = found.streamlines
-    return _of_lengths(streamlines.get_data(), [len(streamline) for streamline in streamlines], _stem(path))
+    return Tracts.of_lengths(streamlines.get_data(), [len(streamline) for streamline in streamlines])
 
 
 def _read_array(path: Path) -> Tracts:
@@ -197,7 +177,9 @@ def _read_array(path: Path) -> Tracts:
             f"tractography: {path} has points of shape {points.shape} and bundle of shape {bundle.shape}; they must be "
             "(n, p, 3) and (n)"
         )
-    names = names or tuple(f"bundle {number}" for number in range(int(bundle.max(initial=0)) + 1))
+    if not names and bundle.min(initial=0) >= 0:
+        used, bundle = np.unique(bundle, return_inverse=True)
+        names = tuple(f"bundle {number}" for number in used)
     if len(bundle) and not 0 <= int(bundle.min()) <= int(bundle.max()) < len(names):
         raise ScanError(f"tractography: {path} has bundle {int(bundle.max())}, but {len(names)} names")
     num_points = points.shape[1]
@@ -219,6 +201,8 @@ def _read_trx(path: Path) -> Tracts:
             is_wanted = len(place.parts) == 1 and place.name.startswith(("positions.", "offsets."))
             if not is_wanted and not (place.parent.name == "groups" and place.suffix):
                 continue
+            # A small archive may hold members of any size.
+            check_memory(path, 2 * archive.getinfo(name).file_size)
             key, *between, dtype = str(place.parent), *place.name.split(".")[1:]
             array = np.frombuffer(archive.read(name), dtype)
             if arrays.setdefault((key, place.name.partition(".")[0]), array) is not array:
@@ -257,23 +241,6 @@ def _read_trx(path: Path) -> Tracts:
     )
 
 
-def _read_vtk(path: Path) -> Tracts:
-    return _of_foreign(path, read_vtk(path))
-
-
-def _read_tiny_tracks(path: Path) -> Tracts:
-    return _of_foreign(path, read_tiny_tracks(path))
-
-
-def _of_foreign(path: Path, found: ForeignTracts) -> Tracts:
-    tracts = _of_lengths(found.points, found.lengths, _stem(path))
-    used, numbers = np.unique(found.bundle, return_inverse=True)
-    if len(used):
-        names = tuple(found.names[number] for number in used)
-        tracts = replace(tracts, bundle=numbers.reshape(-1), names=names)
-    return replace(tracts, left_out=found.note)
-
-
 def _stem(path: Path) -> str:
     """The name of a file without its ending."""
     endings = [ending for ending in READ_ENDINGS if path.name.lower().endswith(ending)]
@@ -283,22 +250,12 @@ def _stem(path: Path) -> str:
 
 _READERS = {
     ".npz": _read_array, ".trx": _read_trx, ".trk": _read_by_nibabel, ".tck": _read_by_nibabel,
-    ".trk.gz": _read_by_nibabel, ".tck.gz": _read_by_nibabel, ".vtk": _read_vtk, ".tt.gz": _read_tiny_tracks,
+    ".trk.gz": _read_by_nibabel, ".tck.gz": _read_by_nibabel, ".vtk": read_vtk, ".tt.gz": read_tiny_tracks,
 }  # fmt: skip
 
 
 def _in_words() -> str:
     return f"{', '.join(READ_ENDINGS[:-1])} or {READ_ENDINGS[-1]}"
-
-
-def _of_lengths(points: Any, lengths: Sequence[int] | Numbers, name: str) -> Tracts:
-    offsets = np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))])
-    return Tracts(
-        points=np.asarray(points, np.float32).reshape(-1, 3),
-        offsets=offsets,
-        bundle=np.zeros(len(lengths), np.int64),
-        names=(name,),
-    )
 
 
 def _check_space(path: Path, tracts: Tracts, image: Path) -> None:

@@ -6,15 +6,19 @@ are big-endian; DSI Studio's documentation of TT files, which are gzipped MATLAB
 
 from __future__ import annotations
 
+import io
 import re
-from dataclasses import dataclass
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.io.matlab import loadmat, matfile_version
 
 from voxelocity.data.decode import read_all_unpacked
-from voxelocity_lab.recipes.tractography.shapes import Numbers, Points
+from voxelocity_lab.recipes.tractography.shapes import Numbers, Tracts
 
 _VTK_TYPES = {
     "float": ">f4", "double": ">f8", "int": ">i4", "unsigned_int": ">u4", "long": ">i8", "short": ">i2",
@@ -25,31 +29,9 @@ _LONGEST_LINE = 1 << 10
 # 3D Slicer writes it into the title; MRtrix has a title of its own, and one space.
 _SPACE = re.compile(r"SPACE\s*=\s*(RAS|LPS)")
 _TITLE_OF_MRTRIX = "Data values for Tracks"
-# MATLAB's types of values of version 4, little-endian.
-_MATLAB_TYPES = {0: "<f8", 10: "<f4", 20: "<i4", 30: "<i2", 40: "<u2", 50: "u1"}
-_MATLAB_HEADER, _LONGEST_NAME = np.dtype("<i4"), 64
 # Of a position: a voxel of DSI Studio has this many steps.
 _STEPS_PER_VOXEL = 32.0
 _RECORD_START_BYTES = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForeignTracts:
-    """Streamlines in RAS millimeters.
-
-    Attributes:
-        points: (m, 3) float32, all streamlines one after another.
-        lengths: (n) points of each.
-        bundle: (n) index of each streamline's name; empty if the file names none.
-        names: of the bundles.
-        note: what the file does not say and was assumed; "" if nothing.
-    """
-
-    points: Points
-    lengths: Numbers
-    bundle: Numbers
-    names: tuple[str, ...] = ()
-    note: str = ""
 
 
 class _Text:
@@ -86,7 +68,9 @@ class _Text:
         Raises:
             ValueError: there are fewer, or they are of another kind.
         """
-        dtype = np.dtype(_VTK_TYPES.get(kind.lower()) or _unknown(f"numbers of type {kind[:40]!r}"))
+        if kind.lower() not in _VTK_TYPES:
+            raise ValueError(f"numbers of type {kind[:40]!r} are not known")
+        dtype = np.dtype(_VTK_TYPES[kind.lower()])
         left = len(self._content) - self.at
         if not 0 <= count <= left // (dtype.itemsize if is_binary else 1):
             raise ValueError(f"{count} numbers are announced, and {left} bytes are left")
@@ -103,11 +87,7 @@ class _Text:
             return np.array([float(word) for word in words[:count]]).astype(dtype.newbyteorder("="))
 
 
-def _unknown(what: str) -> str:
-    raise ValueError(f"{what} are not known")
-
-
-def read_vtk(path: Path) -> ForeignTracts:
+def read_vtk(path: Path) -> Tracts:
     """The lines of a legacy VTK file, as text or binary, of versions up to 5.1.
 
     Raises:
@@ -136,8 +116,8 @@ def read_vtk(path: Path) -> ForeignTracts:
     if points is None or lines is None:
         raise ValueError("it holds no lines")
     lengths, members = lines
-    if len(members) and not 0 <= int(members.min()) <= int(members.max()) < len(points):
-        raise ValueError(f"a line names point {int(members.max())} of {len(points)}")
+    if len(wrong := members[(members < 0) | (members >= len(points))]):
+        raise ValueError(f"a line names point {wrong[0]} of {len(points)}")
     with np.errstate(over="ignore"):
         mm = points[members].astype(np.float32)
     space = _SPACE.search(title)
@@ -149,7 +129,7 @@ def read_vtk(path: Path) -> ForeignTracts:
             f"{path} does not say whether its x goes to the right (RAS) or to the left (LPS, as DIPY writes VTK); it "
             "is read as RAS: write .trx or .tck if that is wrong"
         )
-    return ForeignTracts(points=mm, lengths=lengths, bundle=np.empty(0, np.int64), note=note)
+    return Tracts.of_lengths(mm, lengths, left_out=note)
 
 
 def _cells(text: _Text, first: int, second: int, *, is_binary: bool) -> tuple[Numbers, Numbers]:
@@ -180,7 +160,7 @@ def _cells(text: _Text, first: int, second: int, *, is_binary: bool) -> tuple[Nu
     return found, numbers[is_member]
 
 
-def read_tiny_tracks(path: Path) -> ForeignTracts:
+def read_tiny_tracks(path: Path) -> Tracts:
     """The streamlines of a .tt.gz file of DSI Studio; its clusters are bundles.
 
     Raises:
@@ -192,24 +172,19 @@ def read_tiny_tracks(path: Path) -> ForeignTracts:
     affine = matrices.get("trans_to_mni")
     if not blocks or affine is None or affine.size != 16:
         raise ValueError("it has no track, or no trans_to_mni, which places its voxels")
-    affine = affine.astype(np.float64).reshape(4, 4)
+    affine = np.asarray(affine, np.float64).reshape(-1, order="F").reshape(4, 4)
     if not np.isfinite(affine).all() or not np.allclose(affine[3], (0.0, 0.0, 0.0, 1.0)):
         raise ValueError("its trans_to_mni is not an affine")
-    parts = [points for block in blocks for points in _records(block)]
-    lengths = np.array([len(points) for points in parts], np.int64)
+    parts = [points for block in blocks for points in _records(block.tobytes(order="F"))]
     voxels = np.concatenate([np.empty((0, 3)), *parts]) / _STEPS_PER_VOXEL
-    cluster = matrices.get("cluster")
-    bundle = np.empty(0, np.int64) if cluster is None else cluster.reshape(-1).astype(np.int64)
-    if len(bundle) != len(lengths) or (bundle < 0).any():
-        bundle = np.empty(0, np.int64)
     with np.errstate(over="ignore"):
         mm = (voxels @ affine[:3, :3].T + affine[:3, 3]).astype(np.float32)
-    return ForeignTracts(
-        points=mm,
-        lengths=lengths,
-        bundle=bundle,
-        names=_names(path, int(bundle.max(initial=-1)) + 1),
-    )
+    tracts = Tracts.of_lengths(mm, [len(points) for points in parts])
+    clusters = np.asarray(matrices.get("cluster", ())).reshape(-1, order="F")
+    if len(clusters) != len(parts) or not (clusters >= 0).all():
+        return tracts
+    used, bundle = np.unique(clusters, return_inverse=True)
+    return replace(tracts, bundle=bundle.reshape(-1), names=_names(path, [int(number) for number in used]))
 
 
 def _block_number(name: str) -> int:
@@ -219,30 +194,19 @@ def _block_number(name: str) -> int:
 
 
 def _matrices(content: bytes) -> dict[str, Any]:
-    """The matrices (columns, rows) of a MATLAB file of version 4."""
-    found: dict[str, Any] = {}
-    at = 0
-    while at < len(content):
-        if at + 20 > len(content):
-            raise ValueError("it ends within the head of a matrix")
-        kind, rows, columns, is_complex, num_name = map(int, np.frombuffer(content, _MATLAB_HEADER, 5, at))
-        dtype = np.dtype(_MATLAB_TYPES.get(kind - kind % 10) or _unknown(f"matrices of type {kind}"))
-        num_bytes = rows * columns * dtype.itemsize
-        at += 20
-        if kind % 10 > 1 or is_complex or not 0 < num_name <= _LONGEST_NAME or min(rows, columns) < 0:
-            raise ValueError("it is no MATLAB file of version 4")
-        if at + num_name + num_bytes > len(content):
-            raise ValueError(f"a matrix of {num_bytes} bytes is announced, and {len(content) - at} are left")
-        name = content[at : at + num_name].rstrip(b"\0").decode("latin-1")
-        at += num_name
-        found[name] = np.frombuffer(content, dtype, rows * columns, at).reshape(columns, rows)
-        at += num_bytes
+    """The matrices of a MATLAB file of version 4, by name."""
+    file = io.BytesIO(content)
+    # Later versions pack their matrices, each of which may be of any size.
+    if matfile_version(file)[0] != 0:
+        raise ValueError("it is no MATLAB file of version 4")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        found: dict[str, Any] = loadmat(file)
     return found
 
 
-def _records(block: Any) -> list[Any]:
+def _records(content: bytes) -> list[Any]:
     """The points (n, 3) of each streamline of a block, in steps: the first, then differences of a byte each."""
-    content = np.ascontiguousarray(block).tobytes()
     found = []
     at = 0
     while at < len(content):
@@ -260,9 +224,9 @@ def _records(block: Any) -> list[Any]:
     return found
 
 
-def _names(path: Path, number: int) -> tuple[str, ...]:
-    """Of the clusters: a line each in a text file next to the streamlines, if it has as many, as atlases have."""
+def _names(path: Path, used: Sequence[int]) -> tuple[str, ...]:
+    """Of these clusters: a line each in a text file next to the streamlines, if it has as many, as atlases have."""
     text = path.with_name(f"{path.name}.txt")
     known = text.read_text("utf-8", "replace").split("\n") if text.is_file() and text.stat().st_size < 1 << 20 else []
     lines = [line.strip() for line in known if line.strip()]
-    return tuple(lines) if len(lines) >= number > 0 else tuple(f"bundle {index}" for index in range(number))
+    return tuple(lines[number] if len(lines) > max(used) else f"bundle {number}" for number in used)

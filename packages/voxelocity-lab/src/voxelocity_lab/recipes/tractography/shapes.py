@@ -6,6 +6,8 @@ Arrays of streamlines are (n, p, 3) float32, in RAS millimeters: n streamlines o
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,38 @@ Numbers = npt.NDArray[Any]
 _ROUNDS = 5
 # Distances of about this many pairs of points are in memory at once.
 _PAIRS_AT_ONCE = 1 << 25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracts:
+    """Streamlines in RAS millimeters.
+
+    Attributes:
+        points: (m, 3) float32, all streamlines one after another.
+        offsets: (n + 1), where each begins; each has at least two points.
+        bundle: (n), index of each streamline's name.
+        names: of the bundles; empty where a file gives none to its only one.
+        left_out: for a warning, why streamlines of the files are not among them, or where their space was assumed.
+    """
+
+    points: Points
+    offsets: Numbers
+    bundle: Numbers
+    names: tuple[str, ...] = ()
+    left_out: str = ""
+
+    def __len__(self) -> int:
+        return len(self.bundle)
+
+    @classmethod
+    def of_lengths(cls, points: Any, lengths: Sequence[int] | Numbers, *, left_out: str = "") -> Tracts:
+        """One bundle of streamlines with these numbers of points."""
+        return cls(
+            points=np.asarray(points, np.float32).reshape(-1, 3),
+            offsets=np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))]),
+            bundle=np.zeros(len(lengths), np.int64),
+            left_out=left_out,
+        )
 
 
 def resample(points: Points, offsets: Numbers, num_points: int) -> Points:

@@ -2,15 +2,15 @@
 
 - `formats` is the table of formats, with a `codec` for each: `nifti` (and Analyze), `mgh`, `minc` (all unpacked by
   `gunzip`), `itk` (NRRD and MHA; `itk_text` checks headers first, `detached` their files of voxels), `dicom.series`
-  (`frames` of a file and tiles of a `mosaic` are its slices, `volumes` and `order` place them). Each gives a `header`
-  without voxels, then the voxels.
+  (`frames` of a file and tiles of a `mosaic` are its slices, `volumes` and `order` place them, `pixels` has their
+  values). Each gives a `header` without voxels, then the voxels.
 - `case`: all files of a case on one grid; `grids` distinguishes turned ones, `labels` maps values to classes, `canvas`
   makes one label of structures, `notes` reports each kind of change once. `write` writes predictions.
 
 A format's library is imported in one module, when a scan needs it.
 """
 
-from voxelocity.data.decode.case import num_channels_of, read_case
+from voxelocity.data.decode.case import read_case, spec_of
 from voxelocity.data.decode.dicom.files import is_dicom
 from voxelocity.data.decode.dicom.series import SeriesHeader, holds_series, series_in, series_text
 from voxelocity.data.decode.dicom.structures import StructuresHeader, read_structures, read_structures_header
@@ -32,7 +32,6 @@ __all__ = [
     "holds_series",
     "is_dicom",
     "label_values_in",
-    "num_channels_of",
     "read_all_unpacked",
     "read_case",
     "read_header",
@@ -43,6 +42,7 @@ __all__ = [
     "series_in",
     "series_text",
     "source_files",
+    "spec_of",
     "what_contours_lack",
     "what_segmentation_lacks",
     "write_contours",

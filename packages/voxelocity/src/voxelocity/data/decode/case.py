@@ -10,7 +10,7 @@ import numpy as np
 
 from voxelocity.core.cases import LabelValues
 from voxelocity.core.staging import stage
-from voxelocity.core.volume import Array, Volume, VolumeRef
+from voxelocity.core.volume import Array, Volume, VolumeRef, VolumeSpec
 from voxelocity.data.decode.canvas import values_by_name
 from voxelocity.data.decode.dicom.series import SeriesHeader
 from voxelocity.data.decode.formats import read_header, read_scan_with_header
@@ -50,8 +50,8 @@ def read_case(ref: VolumeRef, *, label_values: LabelValues) -> Volume:
     return Volume(case_id=ref.case_id, image=image, label=label, grid=grid)
 
 
-def num_channels_of(ref: VolumeRef, headers: Sequence[ScanHeader]) -> int:
-    """How many channels a case has: those of all its files, or one of each if it takes one volume.
+def spec_of(ref: VolumeRef, headers: Sequence[ScanHeader]) -> VolumeSpec:
+    """What is known of the volume of a case: the channels of all its files, or one of each if it takes one volume.
 
     Args:
         ref: the case.
@@ -60,21 +60,23 @@ def num_channels_of(ref: VolumeRef, headers: Sequence[ScanHeader]) -> int:
     Raises:
         ScanError: a file has no volume of the number that the case takes.
     """
-    if ref.volume is None:
-        return sum(header.num_channels for header in headers)
     for header in headers:
-        if not 1 <= ref.volume <= header.num_channels:
+        if ref.volume is not None and not 1 <= ref.volume <= header.num_channels:
             volumes = header.channel_words or f"{header.num_channels} volumes"
             raise ScanError(
                 f"decode: case '{ref.case_id}': {header.path} has no volume {ref.volume}, but {volumes}; choose one "
                 f"from 1 to {header.num_channels}"
             )
-    return len(headers)
+    return VolumeSpec(
+        num_channels=sum(header.num_channels if ref.volume is None else 1 for header in headers),
+        grid=headers[0].grid,
+        dtype=str(np.result_type(*(header.read_dtype for header in headers))),
+    )
 
 
 def _chosen(ref: VolumeRef, image: Array, header: ScanHeader) -> Array:
     """The channels (c, x, y, z) of an image that the case takes."""
-    num_channels_of(ref, [header])
+    spec_of(ref, [header])
     # A copy, so that the other volumes do not stay in memory.
     return image if ref.volume is None else image[ref.volume - 1 : ref.volume].copy(order="K")
 
@@ -92,11 +94,10 @@ def _stack(ref: VolumeRef, note: Note) -> tuple[Array, ScanHeader]:
     where = f"decode: case '{ref.case_id}': channels"
     for path, header in zip(ref.images, headers, strict=True):
         check_same_places((first, grid), (path, header.grid), where=where)
-    num_channels = num_channels_of(ref, headers)
-    dtype = np.result_type(*(header.read_dtype for header in headers))
+    spec = spec_of(ref, headers)
     x, y, z = grid.shape
     # In the memory order of the files, so that each channel is one straight copy.
-    stacked = np.empty((num_channels, z, y, x), dtype=dtype).transpose(0, 3, 2, 1)
+    stacked = np.empty((spec.num_channels, z, y, x), dtype=spec.dtype).transpose(0, 3, 2, 1)
     stacked[: len(image)] = image
     num_filled = len(image)
     # One file at a time, so that memory holds each voxel once, and only those of one file twice.
@@ -124,11 +125,7 @@ def _read_label(ref: VolumeRef, header: ScanHeader, label_values: LabelValues, n
         return np.asfortranarray(class_indices(values, label_values, where=f"{case} {path}"))
     label, label_grid = _read(ref, path, lambda file: read_labels(file, where=f"decode: {file}", note=note))
     label = turned_onto(label, (ref.images[0], grid), (path, label_grid), where=f"{case} image and label", note=note)
-    if label.shape[0] != 1:
-        raise ScanError(
-            f"{case} {path}: the label has {label.shape[0]} channels; save it as one 3-D image with a number per class"
-        )
-    indices = class_indices(label[0], label_values, where=f"{case} {path}")
+    indices = class_indices(label, label_values, where=f"{case} {path}")
     # With x fastest, as all that follows goes through it in this order.
     return np.asfortranarray(indices)
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from voxelocity.core.scan_formats import NRRD, voxels_next_to
-from voxelocity.data.decode.gunzip import unreadable
+from voxelocity.data.decode.gunzip import reading
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import shortened
 
@@ -37,11 +37,8 @@ def locate_voxels(path: Path) -> tuple[Path, tuple[Path, ...]]:
     Raises:
         ScanError: the header cannot be read, does not end, or names several files, or one outside of its folder.
     """
-    try:
-        with path.open("rb") as file:
-            start = file.read(_HEADER_BYTES)
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with reading(path), path.open("rb") as file:
+        start = file.read(_HEADER_BYTES)
     names, is_whole = _names(start, is_nrrd=path.suffix.lower() in NRRD.endings)
     if not is_whole and len(start) == _HEADER_BYTES:
         raise ScanError(

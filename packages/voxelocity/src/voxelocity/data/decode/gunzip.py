@@ -8,6 +8,7 @@ by one, 122 to 144 ms (docs/log).
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import os
@@ -62,7 +63,7 @@ def read_start(path: Path, num_bytes: int) -> bytes:
     Raises:
         ScanError: the file is missing, cannot be opened, is not a regular file, or its packed stream is not valid.
     """
-    try:
+    with reading(path):
         # Before opening it: opening a pipe waits for its other end.
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
@@ -71,8 +72,6 @@ def read_start(path: Path, num_bytes: int) -> bytes:
         with path.open("rb") as file:
             data = file.read(num_bytes + _START_BYTES)
             data += file.read(_BZIP2_BLOCK_BYTES) if data.startswith(_BZIP2_MAGIC) else b""
-    except OSError as error:
-        raise unreadable(path, error) from None
     if _packing_of(data) == b"":
         return data[:num_bytes]
     start = b""
@@ -105,27 +104,24 @@ def read_unpacked(path: Path, *, num_expected: int, warns_of_rest: bool = True, 
         ScanError: the file is missing, ends too early (bytes expected and found are named), is much longer than
             expected, does not fit into memory, or its checksum is wrong.
     """
-    try:
-        with path.open("rb", buffering=0) as file:
-            packing = b"" if is_plain else _packing_of(file.read(len(_BZIP2_MAGIC)))
-            num_bytes = file.seek(0, os.SEEK_END)
+    with reading(path), path.open("rb", buffering=0) as file:
+        packing = b"" if is_plain else _packing_of(file.read(len(_BZIP2_MAGIC)))
+        num_bytes = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        num_possible = min(num_expected, num_bytes * _LARGEST_RATIOS[packing])
+        check_memory(path, num_possible)
+        if packing:
+            # A header may claim any size, so the file itself must show whether it is possible.
+            is_quick = packing == _GZIP_MAGIC and num_possible == num_expected
+            unpacked = _unpack_in_one_go(path, file, num_expected, warns_of_rest) if is_quick else None
+        else:
+            unpacked = np.empty(num_possible, dtype=np.uint8)
+            unpacked = unpacked[: _fill(unpacked, file)]
+            if warns_of_rest:
+                warn_of_rest(path, start=0, num_expected=num_expected)
+        if unpacked is None:
             file.seek(0)
-            num_possible = min(num_expected, num_bytes * _LARGEST_RATIOS[packing])
-            check_memory(path, num_possible)
-            if packing:
-                # A header may claim any size, so the file itself must show whether it is possible.
-                is_quick = packing == _GZIP_MAGIC and num_possible == num_expected
-                unpacked = _unpack_in_one_go(path, file, num_expected, warns_of_rest) if is_quick else None
-            else:
-                unpacked = np.empty(num_possible, dtype=np.uint8)
-                unpacked = unpacked[: _fill(unpacked, file)]
-                if warns_of_rest:
-                    warn_of_rest(path, start=0, num_expected=num_expected)
-            if unpacked is None:
-                file.seek(0)
-                unpacked = _unpack_again(path, file, num_expected)
-    except OSError as error:
-        raise unreadable(path, error) from None
+            unpacked = _unpack_again(path, file, num_expected)
     if len(unpacked) < num_expected:
         raise ScanError(
             f"decode: {path}: the file is truncated: {num_expected:,} bytes expected by its header, "
@@ -149,7 +145,7 @@ def read_packed_voxels(path: Path, *, start: int, num_expected: int) -> Bytes:
             fit into memory.
     """
     try:
-        with path.open("rb", buffering=0) as file:
+        with reading(path), path.open("rb", buffering=0) as file:
             num_packed = max(0, file.seek(0, os.SEEK_END) - start)
             file.seek(start)
             ratio = _LARGEST_RATIOS[_packing_of(file.read(len(_BZIP2_MAGIC))) or _GZIP_MAGIC]
@@ -164,8 +160,6 @@ def read_packed_voxels(path: Path, *, start: int, num_expected: int) -> Bytes:
                     break
                 unpacked[num_found : num_found + len(part)] = np.frombuffer(part, dtype=np.uint8)
                 num_found += len(part)
-    except OSError as error:
-        raise unreadable(path, error) from None
     except EOFError:
         raise ScanError(
             f"decode: {path}: the file is truncated: the packed voxels end after {num_found:,} of "
@@ -190,17 +184,16 @@ def read_all_unpacked(path: Path) -> bytes:
     parts: list[bytes] = []
     num_found = 0
     try:
-        with path.open("rb", buffering=0) as file:
-            if not _packing_of(file.read(len(_BZIP2_MAGIC))):
-                file.seek(0)
-                return file.read()
+        with reading(path), path.open("rb", buffering=0) as file:
+            packing, num_bytes = _packing_of(file.read(len(_BZIP2_MAGIC))), file.seek(0, os.SEEK_END)
             file.seek(0)
+            if not packing:
+                check_memory(path, num_bytes)
+                return file.read()
             for part in _unpacked_pieces(path, file):
                 parts.append(part)
                 num_found += len(part)
                 check_memory(path, 2 * num_found)
-    except OSError as error:
-        raise unreadable(path, error) from None
     except EOFError:
         raise ScanError(
             f"decode: {path}: the file is truncated: its packed content ends after {num_found:,} bytes, without its "
@@ -224,7 +217,9 @@ def _unpacked_pieces(path: Path, file: BinaryIO, most_bytes: int = _READ_BYTES) 
         try:
             part = stream.decompress(piece, most_bytes)
         except (_IsalError, OSError) as error:
-            raise ScanError(_damaged(path, error, name)) from None
+            raise ScanError(
+                f"decode: {path}: the {name} data is damaged ({excerpt(error)}); copy or download the file again"
+            ) from None
         yield part
         if not stream.eof:
             piece = _next_piece(stream, file)
@@ -269,13 +264,10 @@ def warn_of_rest(path: Path, *, start: int, num_expected: int) -> None:
     Raises:
         ScanError: the file cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            num_behind = file.seek(0, os.SEEK_END) - start - num_expected
-            file.seek(start + num_expected)
-            _warn_of_rest(path, num_behind, num_expected, file.read(_PADDING_BYTES))
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with reading(path), path.open("rb") as file:
+        num_behind = file.seek(0, os.SEEK_END) - start - num_expected
+        file.seek(start + num_expected)
+        _warn_of_rest(path, num_behind, num_expected, file.read(_PADDING_BYTES))
 
 
 def _warn_of_rest(path: Path, num_behind: int, num_expected: int, content: bytes) -> None:
@@ -366,16 +358,20 @@ def _unpack_again(path: Path, file: BinaryIO, num_expected: int) -> Bytes:
     return np.frombuffer(b"".join(parts), dtype=np.uint8)[:num_expected]
 
 
-def _damaged(path: Path, error: Exception, kind: str = "gzip") -> str:
-    return f"decode: {path}: the {kind} data is damaged ({excerpt(error)}); copy or download the file again"
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns what the system refuses while a scan is read into an error that names the file.
 
-
-def unreadable(path: Path, error: OSError) -> ScanError:
-    """The error for a scan that cannot be opened."""
-    if isinstance(error, FileNotFoundError):
-        return ScanError(
+    Raises:
+        ScanError: it cannot be opened or read.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise ScanError(
             f"decode: {path}: the file does not exist; correct the path or remove the case from the data set"
-        )
-    return ScanError(
-        f"decode: {path}: the file cannot be read ({error.strerror}); check that it is a file you may read"
-    )
+        ) from None
+    except OSError as error:
+        raise ScanError(
+            f"decode: {path}: the file cannot be read ({error.strerror}); check that it is a file you may read"
+        ) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +16,6 @@ from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader,
 from voxelocity.data.decode.itk_text import HeaderText, read_header_text
 from voxelocity_observe.core.errors import OutputError, ScanError
 from voxelocity_observe.core.plain import excerpt, shortened
-
-
-class _Opened(NamedTuple):
-    """SimpleITK's reader of a file, what the text of its header says, and its files, the voxels' last."""
-
-    reader: Any
-    text: HeaderText
-    files: tuple[Path, ...]
 
 
 def read_itk_header(path: Path) -> ScanHeader:
@@ -110,7 +102,8 @@ def encode_nrrd(path: Path, grid: Grid, dtype: np.dtype[Any], placement: Placeme
     return Encoding(dtype=dtype.newbyteorder("<"), header=b"", is_packed=True, plain=text.encode())
 
 
-def _open(path: Path) -> _Opened:
+def _open(path: Path) -> tuple[Any, HeaderText, tuple[Path, ...]]:
+    """SimpleITK's reader of a file, what the text of its header says, and its files, that of the voxels last."""
     try:
         import SimpleITK
     except ImportError:
@@ -142,7 +135,7 @@ def _open(path: Path) -> _Opened:
         raise _unreadable(
             path, error, f"its header is damaged or not supported: export it again, or {HOW_TO_CONVERT}"
         ) from None
-    return _Opened(reader, text, files)
+    return reader, text, files
 
 
 def _dtype(path: Path, reader: Any) -> str:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from voxelocity.core.scan_formats import MHA
 from voxelocity.core.volume import Array
-from voxelocity.data.decode.gunzip import read_packed_voxels, unreadable, warn_of_rest
+from voxelocity.data.decode.gunzip import read_packed_voxels, reading, warn_of_rest
 from voxelocity.data.decode.header import mm_per_unit
 from voxelocity.data.decode.notes import warn_once
 from voxelocity_observe.core.errors import ScanError
@@ -227,13 +227,10 @@ class HeaderText:
         num_lines = self._number("line skip", "lineskip")
         if num_lines == 0:
             return start
-        try:
-            with files[-1].open("rb") as file:
-                file.seek(start)
-                if num_lines > 0 and all(file.readline() for _ in range(num_lines)):
-                    return file.tell()
-        except OSError as error:
-            raise unreadable(files[-1], error) from None
+        with reading(files[-1]), files[-1].open("rb") as file:
+            file.seek(start)
+            if num_lines > 0 and all(file.readline() for _ in range(num_lines)):
+                return file.tell()
         raise ScanError(
             f"decode: {self.path}: line skip is {num_lines}, which is not a number of lines of the file; export the "
             "file again"
@@ -264,11 +261,8 @@ def read_header_text(path: Path) -> HeaderText:
     Raises:
         ScanError: the file cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            start = file.read(_MOST_HEADER_BYTES)
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with reading(path), path.open("rb") as file:
+        start = file.read(_MOST_HEADER_BYTES)
     is_mha = path.suffix.lower() in MHA.endings
     fields: dict[str, str] = {}
     num_bytes, too_long = 0, ""

@@ -15,6 +15,7 @@ from voxelocity.data.decode.formats import read_scan_with_header
 from voxelocity.data.decode.named_labels import label_names_in
 from voxelocity.data.decode.notes import Note, notes_about
 from voxelocity_observe.core.errors import ScanError
+from voxelocity_observe.core.quantities import listed
 
 _SLAB_VALUES = 1 << 20
 # How far values may be from whole numbers in files that compute with them, for example by averaging equal ones.
@@ -52,7 +53,7 @@ def label_values_in(path: Path, *, note: Note | None = None) -> tuple[int, ...]:
 
 
 def read_labels(path: Path, *, where: str, note: Note) -> tuple[Array, Grid]:
-    """The values (c, x, y, z) of a label file as integers, and their grid.
+    """The values (x, y, z) of a label file as integers, and their grid.
 
     Integers that a file stores scaled (NIfTI's scl_slope) lose up to half of a step: each stands for the whole number
     within that distance. Values of other files may be off by 0.001. Rounding is noted.
@@ -63,11 +64,15 @@ def read_labels(path: Path, *, where: str, note: Note) -> tuple[Array, Grid]:
         note: called if values were rounded.
 
     Raises:
-        ScanError: as `read_scan`; or a value is not a whole number.
+        ScanError: as `read_scan`; or the file has several channels, or a value that is not a whole number.
     """
     labels, header = read_scan_with_header(path)
+    if len(labels) != 1:
+        raise ScanError(
+            f"{where}: the label has {len(labels)} channels; save it as one 3-D image with a number per class"
+        )
     is_scaled = header.is_scaled and np.dtype(header.dtype).kind in "iu"
-    return whole_numbers(labels, where=where, step=abs(header.slope) if is_scaled else 0.0, note=note), header.grid
+    return whole_numbers(labels[0], where=where, step=abs(header.slope) if is_scaled else 0.0, note=note), header.grid
 
 
 def whole_numbers(labels: Array, *, where: str, step: float = 0.0, note: Note = lambda kind, text: None) -> Array:
@@ -173,10 +178,8 @@ def _search(whole: Array, index_of: Mapping[int, int]) -> Array:
 
 def _undeclared_in_words(values: Array, counts: Array, label_values: Sequence[int]) -> str:
     pairs = [f"{value} ({count:,} voxels)" for value, count in zip(values, counts, strict=True)]
-    more = f" and {len(pairs) - _LISTED} more" if len(pairs) > _LISTED else ""
-    declared = ", ".join(str(value) for value in label_values[:_LISTED])
-    declared += ", ..." if len(label_values) > _LISTED else ""
+    declared = listed([str(value) for value in label_values], _LISTED)
     return (
-        f"the label holds values that are not declared: {', '.join(pairs[:_LISTED])}{more}; declared are {declared}: "
+        f"the label holds values that are not declared: {listed(pairs, _LISTED)}; declared are {declared}: "
         "add them to the labels of the data set or correct the file"
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,15 @@ from voxelocity.data.decode.formats import read_header, read_scan
 from voxelocity.data.decode.grids import turned_onto
 from voxelocity.data.decode.notes import Note
 from voxelocity_observe.core.errors import ScanError
+
+# What the name of a file may not hold on some system, and a beginning that hides it.
+_UNUSABLE = re.compile(r'[\x00-\x1f/\\:*?"<>|]|^\.')
+_LONGEST_STEM = 120
+
+
+def mask_stem(name: str) -> str:
+    """What the file of a class is called, without ending: its name without what some system may not have in it."""
+    return _UNUSABLE.sub("_", name.strip())[:_LONGEST_STEM].strip() or "unnamed"
 
 
 def masks_in(folder: Path) -> dict[str, Path]:
@@ -43,8 +53,8 @@ def masks_in(folder: Path) -> dict[str, Path]:
 def paint_masks(folder: Path, place: tuple[Path, Grid], values: NamedValues, *, note: Note) -> LabelCanvas:
     """The classes of each voxel of a scan.
 
-    Names are compared without regard to capitalization. Files of other names are left out, and a class without a file
-    is not in the case.
+    Names are compared without regard to capitalization, as they are or as `mask_stem` writes them. Files of other names
+    are left out, and a class without a file is not in the case.
 
     Args:
         folder: of the masks.
@@ -55,20 +65,23 @@ def paint_masks(folder: Path, place: tuple[Path, Grid], values: NamedValues, *, 
     Raises:
         ScanError: no file has the name of a class, a file cannot be read, lies elsewhere, or has several values.
     """
-    files = {name.casefold(): path for name, path in masks_in(folder).items()}
-    wanted = {name: files[name.casefold()] for name in values if name.casefold() in files}
+    found = masks_in(folder)
+    files = {name.casefold(): path for name, path in found.items()}
+    keys = {name: (mask_stem(name).casefold(), name.casefold()) for name in values}
+    wanted = {name: files[key] for name, several in keys.items() for key in several if key in files}
     if not wanted:
-        names = tuple(masks_in(folder))
-        raise ScanError(f"decode: {folder}: {needed_names(names, tuple(name for name in values))}")
-    return merge_masks(place, wanted, values, note=note)
+        raise ScanError(f"decode: {folder}: {needed_names(tuple(found), tuple(values))}")
+    return merge_masks(place, wanted.items(), values, note=note)
 
 
-def merge_masks(place: tuple[Path, Grid], masks: Mapping[str, Path], values: NamedValues, *, note: Note) -> LabelCanvas:
+def merge_masks(
+    place: tuple[Path, Grid], masks: Iterable[tuple[str, Path]], values: NamedValues, *, note: Note
+) -> LabelCanvas:
     """The classes of each voxel of a scan.
 
     Args:
         place: the scan and its grid.
-        masks: files by class.
+        masks: classes, with a file of each; several of one class are put together.
         values: of the classes, by name.
         note: called if one is turned.
 
@@ -76,30 +89,9 @@ def merge_masks(place: tuple[Path, Grid], masks: Mapping[str, Path], values: Nam
         ScanError: as `paint_masks`.
     """
     canvas = LabelCanvas(place[1].shape, values)
-    for name, path in masks.items():
+    for name, path in masks:
         canvas.paint(name, read_mask(path, place, note))
     return canvas
-
-
-def merge_raters(place: tuple[Path, Grid], files: Sequence[Path], *, note: Note) -> Array:
-    """What most raters say (x, y, z) int64; the smallest value where several are equally frequent.
-
-    Args:
-        place: a scan and its grid.
-        files: a label each.
-        note: called if one is turned.
-
-    Raises:
-        ScanError: a file cannot be read, or lies elsewhere.
-    """
-    labels = [_read_one(path, place, note) for path in files]
-    values = np.unique(np.concatenate([np.unique(label) for label in labels]))
-    most, merged = np.zeros(place[1].shape, dtype=np.int16), np.zeros(place[1].shape, dtype=np.int64)
-    for value in values:
-        votes = sum((label == value for label in labels), start=np.zeros(most.shape, dtype=np.int16))
-        wins = votes > most
-        merged[wins], most[wins] = int(value), votes[wins]
-    return merged
 
 
 def read_mask(path: Path, place: tuple[Path, Grid], note: Note) -> Array:
@@ -108,9 +100,12 @@ def read_mask(path: Path, place: tuple[Path, Grid], note: Note) -> Array:
     Raises:
         ScanError: as `paint_masks`.
     """
-    voxels = _read_one(path, place, note)
-    inside: Array = voxels != 0
-    found = voxels[inside]
+    voxels, grid = read_scan(stage(path))
+    voxels = turned_onto(voxels, place, (path, grid), where="decode: image and mask", note=note)
+    if len(voxels) != 1:
+        raise ScanError(f"decode: {path}: the mask has {len(voxels)} channels; save it as one 3-D image")
+    inside: Array = voxels[0] != 0
+    found = voxels[0][inside]
     if len(found) and found.min() != found.max():
         some = [f"{value:g}" for value in np.unique(found)[:3]]
         raise ScanError(
@@ -118,16 +113,6 @@ def read_mask(path: Path, place: tuple[Path, Grid], note: Note) -> Array:
             "all classes, name it in a table in place of its folder, or move it away"
         )
     return inside
-
-
-def _read_one(path: Path, place: tuple[Path, Grid], note: Note) -> Array:
-    staged = stage(path)
-    voxels, grid = read_scan(staged)
-    turned = turned_onto(voxels, place, (path, grid), where="decode: image and mask", note=note)
-    if len(turned) != 1:
-        raise ScanError(f"decode: {path}: the mask has {len(turned)} channels; save it as one 3-D image")
-    one: Array = turned[0]
-    return one
 
 
 def grid_of_masks(folder: Path) -> Grid:

@@ -17,7 +17,7 @@ import numpy as np
 from nibabel.spatialimages import HeaderDataError
 from nibabel.spm2analyze import Spm2AnalyzeHeader
 
-from voxelocity.core.scan_formats import ANALYZE, stem_of
+from voxelocity.core.scan_formats import ANALYZE, stem_of, voxels_next_to
 from voxelocity.core.volume import Array, Grid, slabs
 from voxelocity.data.decode.codec import Encoding
 from voxelocity.data.decode.detached import check_link
@@ -152,15 +152,10 @@ def nifti_files(path: Path) -> tuple[Path, ...]:
     Raises:
         ScanError: that file is a link to a file of the system.
     """
-    if not _is_pair(path):
-        return (path,)
-    stem, is_packed = stem_of(path.name), path.name.lower().endswith(".gz")
-    for ending in sorted(ANALYZE.voxels, key=lambda ending: ending.endswith(".gz") != is_packed):
-        for file in (path.with_name(stem + ending), path.with_name(stem + ending.upper())):
-            if file.is_file():
-                check_link(path, file)
-                return path, file
-    return (path,)
+    found = voxels_next_to(path)[:1] if _is_pair(path) else []
+    for file in found:
+        check_link(path, file)
+    return (path, *found)
 
 
 def encode_nifti(

@@ -7,13 +7,13 @@ extension of the header; ITK-SNAP writes label descriptions (`.label`), 3D Slice
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from voxelocity.core.scan_formats import NIFTI
+from voxelocity.data.decode.gunzip import read_start
+from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import excerpt
 
 _MOST_BYTES = 1 << 22
@@ -58,9 +58,8 @@ def _names_in(path: Path) -> dict[int, str]:
     if not is_nrrd and not name.endswith((*NIFTI.endings, *_TABLES)):
         return {}
     try:
-        with gzip.open(path) if name.endswith(".gz") else path.open("rb") as file:
-            start = file.read(_MOST_BYTES)
-    except (OSError, EOFError, zlib.error):
+        start = read_start(path, _MOST_BYTES)
+    except ScanError:
         return {}
     if name.endswith(NIFTI.endings):
         pairs = [(int(value), text.decode("utf-8", "replace")) for value, text in _NIFTI.findall(start)]

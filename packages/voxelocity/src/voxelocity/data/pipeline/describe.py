@@ -29,21 +29,13 @@ from voxelocity.data.decode import (
 from voxelocity.data.decode.dicom.files import Slice
 from voxelocity.data.pipeline.class_names import find_class_names
 from voxelocity.data.pipeline.infer_labels import check_are_labels, classes_in
-from voxelocity.data.pipeline.masks import (
-    MAJORITY,
-    MERGED_FOLDER,
-    NO_HINTS,
-    FolderHints,
-    choose_labels,
-    write_majorities,
-    write_merged_masks,
-)
+from voxelocity.data.pipeline.masks import MAJORITY, MERGED_FOLDER, NO_HINTS, FolderHints, choose_labels, write_merged
 from voxelocity.data.pipeline.modality import sort_by_kind
 from voxelocity.data.source import DESCRIPTION_NAME, TABLE_NAME, FoundCase, FoundCases, files_below, group_files
-from voxelocity.data.source.description import Description
 from voxelocity.data.source.folder import ONLY_CHANNEL, how_to_list
 from voxelocity.data.source.listing import conversion_of
 from voxelocity.data.source.patterns import group_by_patterns
+from voxelocity.data.source.sniff import lists_cases
 from voxelocity_observe.core.errors import DatasetError, ScanError
 from voxelocity_observe.core.plain import table_cell
 from voxelocity_observe.core.whole_file import write_whole
@@ -93,7 +85,7 @@ def describe_folder(folder: Path, *, num_threads: int, hints: FolderHints = NO_H
     """
     if not folder.is_dir():
         raise DatasetError(f"source: {folder} is not a folder; name the folder that holds the scans")
-    if _lists_cases(folder / DESCRIPTION_NAME):
+    if lists_cases(folder / DESCRIPTION_NAME):
         raise DatasetError(
             f"source: {folder / DESCRIPTION_NAME} lists the cases of this data set already; open it with `voxelocity "
             f"plan {folder}`"
@@ -178,7 +170,7 @@ def write_description(
             f"source: {existing[0]} exists; open it with `{plan}`, replace it with --overwrite, or "
             "write to another folder with -o"
         )
-    if _lists_cases(description):
+    if lists_cases(description):
         raise DatasetError(
             f"source: {description} lists the cases of a data set and is never replaced; open it with `{plan}`, or "
             "write to another folder with -o"
@@ -203,12 +195,9 @@ def write_description(
         "labels": {name: value for value, name in found.labels.items()},
     }
     overlaps: dict[str, int] = {}
-    if found.by_raters:
-        write_majorities(found.folder, found.merged, out / MERGED_FOLDER, num_threads=num_threads)
-    elif found.merged:
-        overlaps = write_merged_masks(
-            found.folder, found.merged, found.labels, out / MERGED_FOLDER, num_threads=num_threads
-        )
+    if found.merged:
+        labels: Mapping[int, str] = {} if found.by_raters else found.labels
+        overlaps = write_merged(found.folder, found.merged, labels, out / MERGED_FOLDER, num_threads=num_threads)
     write_whole(table, text.getvalue().encode())
     write_whole(description, (json.dumps(named, indent=1, ensure_ascii=False) + "\n").encode())
     return table, description, overlaps
@@ -224,13 +213,6 @@ def _why_unlisted(name: str) -> str:
 def _as_utf8(path: str) -> str:
     """The path itself, or a form that can be printed if bytes of it are not UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def _lists_cases(description: Path) -> bool:
-    try:
-        return description.is_file() and Description.read(description).lists_cases
-    except DatasetError:
-        return False
 
 
 def _dicom_in(
@@ -309,7 +291,13 @@ def _labels(
     """
     named = [structures[case.label] for case in labeled if case.label in structures]
     if named:
-        counts = Counter(name for header in named for name in header.names)
+        # As they are read: names that differ in capitalization alone are one.
+        spellings: dict[str, str] = {}
+        found = [
+            dict.fromkeys(spellings.setdefault(name.strip().casefold(), name) for name in header.names)
+            for header in named
+        ]
+        counts = Counter(name for names_of_file in found for name in names_of_file)
         # Where every file has its own names, the user has to choose among all of them.
         common = [name for name, count in counts.items() if 2 * count >= len(named)] or list(counts)
         rare = [

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from voxelocity.core.cases import MAX_CLASSES, MAX_LABEL_VALUE, Cases
-from voxelocity.data.decode import label_values_in, num_channels_of, read_header
+from voxelocity.data.decode import label_values_in, read_header, spec_of
 from voxelocity_observe.core.errors import DatasetError
 
 # An image in place of a label holds thousands.
@@ -76,7 +76,7 @@ def declare_channels(cases: Cases) -> Cases:
         DatasetError: the data set declares another number of channels than its files hold.
     """
     first = next((ref for ref in cases.refs if ref.label is not None), cases.refs[0])
-    found = num_channels_of(first, [read_header(path) for path in first.images])
+    found = spec_of(first, [read_header(path) for path in first.images]).num_channels
     if found == cases.num_channels:
         return cases
     if cases.num_channels == 1:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,10 +14,13 @@ import numpy as np
 
 from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.scan_formats import stem_of
+from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode import label_values_in, read_header, write_scan
-from voxelocity.data.decode.mask_folder import merge_masks, merge_raters, read_mask
-from voxelocity.data.decode.notes import notes_about
+from voxelocity.data.decode.grids import turned_onto
+from voxelocity.data.decode.labels import read_labels
+from voxelocity.data.decode.mask_folder import merge_masks, read_mask
+from voxelocity.data.decode.notes import Note, notes_about
 from voxelocity.data.source import FoundCases
 from voxelocity_observe.core.errors import DatasetError, ScanError
 
@@ -130,7 +134,7 @@ def _rated_by(name: str, case_id: str, paths: Sequence[str]) -> str:
 
 def _are_by_raters(masks: Mapping[str, Sequence[str]]) -> bool:
     """Whether the names of the label files of a case differ by a rater or by a small number alone."""
-    stems = {stem_of(os.path.basename(path)) for paths in masks.values() for path in paths}
+    stems = {_stem(path) for paths in masks.values() for path in paths}
     return all(_RATER.search(stem) for stem in stems) or len({_NUMBER.sub("", stem) for stem in stems}) == 1
 
 
@@ -156,10 +160,7 @@ def _are_masks_of_classes(folder: Path, masks: Mapping[str, Sequence[str]]) -> b
     """
     if _are_by_raters(masks):
         return False
-    cases_with: dict[str, int] = {}
-    for paths in masks.values():
-        for stem in {stem_of(os.path.basename(path)) for path in paths}:
-            cases_with[stem] = cases_with.get(stem, 0) + 1
+    cases_with = Counter(stem for paths in masks.values() for stem in set(map(_stem, paths)))
     if 2 * sum(2 * number >= len(masks) for number in cases_with.values()) < len(cases_with):
         return False
     looked_at = [folder / path for paths in list(masks.values())[:_NUM_LOOKED_AT] for path in paths]
@@ -173,14 +174,18 @@ def _are_masks_of_classes(folder: Path, masks: Mapping[str, Sequence[str]]) -> b
 def classes_of_masks(folder: Path, masks: Mapping[str, Sequence[str]]) -> tuple[dict[int, str], str]:
     """Class names by value, after the background: the names of the mask files; and where they overlap, as a sentence.
 
-    Sorted; but if masks of the first two cases overlap, the largest come first. As the last of several masks counts, a
-    lesion inside an organ is then taken from the organ, not lost in it.
+    Names that differ in capitalization alone are one. They are sorted; but if masks of the first two cases overlap, the
+    largest come first. As the last of several masks counts, a lesion inside an organ is then taken from the organ, not
+    lost in it.
 
     Raises:
         DatasetError: there are too many classes.
         ScanError: a mask cannot be read, lies elsewhere than the others of its case, or has several values.
     """
-    names = sorted({stem_of(Path(path).name) for paths in masks.values() for path in paths})
+    spellings: dict[str, str] = {}
+    for stem in sorted(_stem(path) for paths in masks.values() for path in paths):
+        spellings.setdefault(stem.casefold(), stem)
+    names = [*spellings.values()]
     if len(names) >= MAX_CLASSES:
         raise DatasetError(
             f"source: the masks have {len(names)} different names, such as {', '.join(names[:3])}, and at most "
@@ -188,77 +193,76 @@ def classes_of_masks(folder: Path, masks: Mapping[str, Sequence[str]]) -> tuple[
         )
     overlapping = ""
     for case_id, paths in list(masks.items())[:_NUM_LOOKED_AT]:
-        files = {stem_of(os.path.basename(path)): folder / path for path in paths}
-        note, place = notes_about(files.values()), _place_of(next(iter(files.values())))
-        sizes = {name: int(read_mask(path, place, note).sum()) for name, path in files.items()}
-        by_size = sorted(files, key=lambda name: (-sizes[name], name))
+        files = [(spellings[_stem(path).casefold()], folder / path) for path in paths]
+        note, place = notes_about(path for _, path in files), _place_of(files[0][1])
+        sizes: Counter[str] = Counter()
+        for name, path in files:
+            sizes[name] += int(read_mask(path, place, note).sum())
+        by_size = sorted(sizes, key=lambda name: (-sizes[name], name))
         values = {name: number for number, name in enumerate(by_size, start=1)}
         where, taken = merge_masks(place, files, values, note=note).overlap()
         if where and not overlapping:
             overlapping = f"Masks overlap: in {case_id}, {where}, and are taken as {taken}."
-            names = [*by_size, *(name for name in names if name not in files)]
+            names = [*by_size, *(name for name in names if name not in sizes)]
     return {0: "background", **dict(enumerate(names, start=1))}, overlapping
 
 
-def write_merged_masks(
+def write_merged(
     folder: Path, masks: Mapping[str, Sequence[str]], labels: Mapping[int, str], out: Path, *, num_threads: int
 ) -> dict[str, int]:
     """Writes a label file for each case into `out`, and returns how many voxels of it lie in several masks.
 
-    Where masks overlap, the class with the larger value is taken, as it is for structures in DICOM.
+    Where masks overlap, the class with the larger value is taken, as it is for structures in DICOM. Of labels by
+    raters, what most say is taken; the smallest value where several are equally frequent.
 
     Args:
         folder: that paths start from.
         masks: paths by case id.
-        labels: class names by value, as `classes_of_masks` gives them.
+        labels: class names by value, as `classes_of_masks` gives them; empty if files are labels of several raters.
         out: made if it does not exist.
         num_threads: cases at a time.
 
     Raises:
         OutputError: a file cannot be written.
-        ScanError: a mask cannot be read, masks of a case lie on different grids, or one has several values besides 0.
+        ScanError: a file cannot be read, files of a case lie on different grids, a mask has several values besides 0,
+            or a label a value that is not a whole number.
     """
-    values = {name: value for value, name in labels.items()}
-
-    def merge(case_id: str, files: Sequence[Path], place: tuple[Path, Grid]) -> tuple[Array, int]:
-        by_name = {stem_of(path.name): path for path in files}
-        canvas = merge_masks(place, by_name, values, note=notes_about(files))
-        return canvas.label(), sum(canvas.shared().values())
-
-    return _write_each(folder, masks, out, merge, num_threads=num_threads)
-
-
-def write_majorities(
-    folder: Path, masks: Mapping[str, Sequence[str]], out: Path, *, num_threads: int
-) -> dict[str, int]:
-    """Writes what most raters say of each case into `out`; arguments and errors as of `write_merged_masks`."""
-
-    def merge(case_id: str, files: Sequence[Path], place: tuple[Path, Grid]) -> tuple[Array, int]:
-        return merge_raters(place, files, note=notes_about(files)), 0
-
-    return _write_each(folder, masks, out, merge, num_threads=num_threads)
-
-
-def _write_each(
-    folder: Path,
-    masks: Mapping[str, Sequence[str]],
-    out: Path,
-    merge: Callable[[str, Sequence[Path], tuple[Path, Grid]], tuple[Array, int]],
-    *,
-    num_threads: int,
-) -> dict[str, int]:
     out.mkdir(parents=True, exist_ok=True)
+    values = {name.casefold(): value for value, name in labels.items() if value}
 
     def write(case_id: str) -> int:
         files = [folder / path for path in masks[case_id]]
-        merged, number = merge(case_id, files, _place_of(files[0]))
+        place, note, num_shared = _place_of(files[0]), notes_about(files), 0
+        if values:
+            canvas = merge_masks(place, [(_stem(path).casefold(), path) for path in files], values, note=note)
+            merged, num_shared = canvas.label(), sum(canvas.shared().values())
+        else:
+            merged = _majority(place, files, note)
         header = read_header(files[0])
         smallest = np.result_type(*(np.min_scalar_type(int(value)) for value in (merged.min(), merged.max())))
         write_scan(out / f"{case_id}.nii.gz", merged.astype(smallest), header.grid, placement=header.placement)
-        return number
+        return num_shared
 
     with ThreadPoolExecutor(max_workers=num_threads) as pool:
         return dict(zip(masks, pool.map(write, masks), strict=True))
+
+
+def _majority(place: tuple[Path, Grid], files: Sequence[Path], note: Note) -> Array:
+    """What most raters say (x, y, z) int64; the smallest value where several are equally frequent."""
+    labels = []
+    for path in files:
+        label, grid = read_labels(stage(path), where=f"decode: {path}", note=note)
+        labels.append(turned_onto(label, place, (path, grid), where="decode: labels of raters", note=note))
+    most, merged = np.zeros(place[1].shape, dtype=np.int16), np.zeros(place[1].shape, dtype=np.int64)
+    for value in np.unique(np.concatenate([np.unique(label) for label in labels])):
+        votes: Array = np.count_nonzero([label == value for label in labels], axis=0)
+        wins = votes > most
+        merged[wins], most[wins] = value, votes[wins]
+    return merged
+
+
+def _stem(path: str | Path) -> str:
+    return stem_of(os.path.basename(path))
 
 
 def _place_of(path: Path) -> tuple[Path, Grid]:

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -33,7 +33,7 @@ from voxelocity.data.cache import (
     open_cache,
     source_identity,
 )
-from voxelocity.data.decode import num_channels_of, read_case, read_header, source_files
+from voxelocity.data.decode import read_case, read_header, source_files, spec_of
 from voxelocity.data.prepare import Preparation, PrepareConfig
 from voxelocity_observe.core.errors import CacheError, ScanError
 from voxelocity_observe.core.host import available_memory_bytes
@@ -312,10 +312,12 @@ class PreparedCases:
         """An upper bound of the memory that preparing a case takes temporarily."""
         try:
             spec = read_spec(ref)
+            # Of a file of several volumes, all are read, and one is kept.
+            whole = spec if ref.volume is None else read_spec(replace(ref, volume=None))
         except ScanError:
             return 0  # reading the case reports what is wrong, and where
         label_bytes = spec.grid.num_voxels * np.dtype(index_dtype(self.num_indices)).itemsize
-        return 2 * spec.image_bytes + label_bytes + self._preparation.describe(spec).scratch_bytes
+        return whole.image_bytes + spec.image_bytes + label_bytes + self._preparation.describe(spec).scratch_bytes
 
 
 def read_spec(ref: VolumeRef) -> VolumeSpec:
@@ -324,12 +326,7 @@ def read_spec(ref: VolumeRef) -> VolumeSpec:
     Raises:
         ScanError: a header cannot be read.
     """
-    headers = [read_header(path) for path in ref.images]
-    return VolumeSpec(
-        num_channels=num_channels_of(ref, headers),
-        grid=headers[0].grid,
-        dtype=str(np.result_type(*(header.read_dtype for header in headers))),
-    )
+    return spec_of(ref, [read_header(path) for path in ref.images])
 
 
 class MemoryBudget:

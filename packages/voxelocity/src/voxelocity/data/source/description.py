@@ -314,12 +314,7 @@ def read_json(path: Path) -> Any:
     Raises:
         DatasetError: the file cannot be read, is empty, or is not valid JSON in UTF-8 (line and column are named).
     """
-    try:
-        text = check_is_file(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise DatasetError(f"source: {path} cannot be read ({error.strerror}); check its permissions") from None
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"source: {path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    text = read_text(path, how="the file as UTF-8")
     if not text.strip():
         raise DatasetError(f"source: {path} is empty; copy it again or write the description of the data set into it")
 
@@ -343,6 +338,24 @@ def read_json(path: Path) -> Any:
     except (RecursionError, ValueError) as error:
         # Nested beyond the parser's depth, or a number of thousands of digits.
         raise DatasetError(f"source: {path}: not usable as JSON ({error}); copy the file again") from None
+
+
+def read_text(path: Path, *, how: str) -> str:
+    """The text of a file, with its own line ends.
+
+    Args:
+        path: of the file.
+        how: to save it: the end of an error.
+
+    Raises:
+        DatasetError: the file cannot be read, or is not UTF-8.
+    """
+    try:
+        return check_is_file(path).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise DatasetError(f"source: {path} cannot be read ({error.strerror}); check its permissions") from None
+    except UnicodeDecodeError as error:
+        raise source_error(path, f"byte {error.start} is not UTF-8; save {how}") from None
 
 
 def source_error(path: Path, problem: str) -> DatasetError:

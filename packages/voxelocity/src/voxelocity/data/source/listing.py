@@ -116,7 +116,11 @@ def _check_files(refs: tuple[VolumeRef, ...], listing: Path) -> None:
             folder, name = os.path.split(path)
             if folder not in files_by_folder:
                 files_by_folder[folder] = _files_in(folder)
-            if name in files_by_folder[folder] or _may_be_series(path) or (path == ref.label and _has_scans(path)):
+            if name in files_by_folder[folder]:
+                continue
+            # A folder of a DICOM series has files that are not named as scans are; one of masks has scans.
+            are_scans = {inside.lower().endswith(SCAN_ENDINGS) for inside in _files_in(os.fspath(path))}
+            if False in are_scans or (path == ref.label and True in are_scans):
                 continue
             missing.append(str(path))
     if missing and os.path.isdir(missing[0]):
@@ -142,16 +146,6 @@ def _files_in(folder: str) -> frozenset[str]:
         raise DatasetError(
             f"source: {excerpt(folder)} cannot be read ({error.strerror}); check its permissions"
         ) from None
-
-
-def _may_be_series(path: Path) -> bool:
-    """Whether it is a folder of files that are not named as scans are, as a DICOM series is."""
-    return any(not name.lower().endswith(SCAN_ENDINGS) for name in _files_in(os.fspath(path)))
-
-
-def _has_scans(path: Path) -> bool:
-    """Whether it is a folder of scans, as masks of one class each are."""
-    return any(name.lower().endswith(SCAN_ENDINGS) for name in _files_in(os.fspath(path)))
 
 
 def is_label(name: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from voxelocity.data.source.folder import ONLY_CHANNEL, FoundCase, FoundCases
 from voxelocity_observe.core.errors import ConfigError, DatasetError
+from voxelocity_observe.core.quantities import listed
 
 _FIELD = re.compile(r"\{([^{}]*)\}|(\*\*|\*)")
 _FIELDS = {"--image": ("case", "channel"), "--label": ("case", "class")}
@@ -64,7 +65,8 @@ def _matches(names: Sequence[str], pattern: str, option: str) -> list[tuple[str,
     expression = _expression(pattern, option)
     found = [(name, match.groupdict()) for name in sorted(names) if (match := expression.fullmatch(name))]
     if not found:
-        raise DatasetError(f"source: no file has a name like {option} {pattern!r}; there are {_some(names)}")
+        there = listed(sorted(names), 3) or "none"
+        raise DatasetError(f"source: no file has a name like {option} {pattern!r}; there are {there}")
     return found
 
 
@@ -88,8 +90,3 @@ def _expression(pattern: str, option: str) -> re.Pattern[str]:
             f"'{'images' if option == '--image' else 'labels'}/{{case}}.nii.gz'"
         )
     return re.compile("".join(parts) + re.escape(pattern[end:]))
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(sorted(names)[:3])
-    return f"{shown}{', ...' if len(names) > 3 else ''}" if names else "none"

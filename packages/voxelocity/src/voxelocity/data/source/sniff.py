@@ -18,7 +18,7 @@ from voxelocity.data.source.folder import what_it_holds
 from voxelocity.data.source.table import read_table
 from voxelocity_observe.core.errors import ConfigError, DatasetError, missing_path
 from voxelocity_observe.core.links import leads_out
-from voxelocity_observe.core.quantities import count_text
+from voxelocity_observe.core.quantities import count_text, listed
 
 DESCRIPTION_NAME = "dataset.json"
 TABLE_SUFFIXES = (".csv", ".tsv")
@@ -172,26 +172,20 @@ def _find_listing_in_folder(folder: Path) -> Path:
     if os.path.isfile(folder / DESCRIPTION_NAME):
         return folder / DESCRIPTION_NAME
     tables = _tables_in(folder)
-    if len(tables) == 1:
-        return folder / tables[0]
-    if tables:
-        shown = ", ".join(tables[:4]) + (", ..." if len(tables) > 4 else "")
-        raise DatasetError(
-            f"source: {folder} holds {len(tables)} tables ({shown}) and no {DESCRIPTION_NAME}; give the path of one"
-        )
-    lists = [name for name in _names_in(folder) if _lists_cases(folder / name)]
-    if len(lists) == 1:
-        return folder / lists[0]
-    if lists:
-        shown = ", ".join(lists[:4]) + (", ..." if len(lists) > 4 else "")
-        raise DatasetError(f"source: {folder} holds {len(lists)} lists of cases ({shown}); give the path of one")
+    found = tables or [name for name in _names_in(folder) if lists_cases(folder / name)]
+    if len(found) == 1:
+        return folder / found[0]
+    if found:
+        shown = listed(found)
+        what = f"tables ({shown}) and no {DESCRIPTION_NAME}" if tables else f"lists of cases ({shown})"
+        raise DatasetError(f"source: {folder} holds {len(found)} {what}; give the path of one")
     inner = next((name for name in _names_in(folder) if os.path.isfile(folder / name / DESCRIPTION_NAME)), None)
     cure = f"did you mean {folder / inner}?" if inner else what_it_holds(folder)
     raise DatasetError(f"source: {folder} holds neither a {DESCRIPTION_NAME} nor a .csv or .tsv table of cases; {cure}")
 
 
-def _lists_cases(path: Path) -> bool:
-    """Whether a JSON file by another name describes a data set, as MONAI's data lists do."""
+def lists_cases(path: Path) -> bool:
+    """Whether a JSON file, by any name, lists the cases of a data set, as MONAI's data lists do."""
     if path.suffix.lower() != ".json" or not path.is_file() or path.stat().st_size > _MOST_LIST_BYTES:
         return False
     try:

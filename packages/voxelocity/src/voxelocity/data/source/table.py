@@ -11,10 +11,10 @@ from pathlib import Path
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.source.description import Description, source_error, whole_number
+from voxelocity.data.source.description import Description, read_text, source_error, whole_number
 from voxelocity.data.source.listing import case_id_of, check_refs
 from voxelocity.data.source.splits import assign_folds
-from voxelocity_observe.core.errors import DatasetError, nearest_name
+from voxelocity_observe.core.errors import nearest_name
 from voxelocity_observe.core.plain import excerpt, shortened, text_of_cell
 
 DELIMITERS = (",", ";", "\t")
@@ -84,7 +84,9 @@ def _channels(description: Description | None, path: Path, image_columns: tuple[
 
 
 def _read_rows(path: Path) -> tuple[list[_Row], list[str]]:
-    text = _read_text(path)
+    text = read_text(path, how="the table as CSV in UTF-8")
+    if not text.strip():
+        raise source_error(path, "the table is empty; write a header with the column 'image' and one row per case")
     delimiter = _delimiter(path, text)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     columns: list[str] = []
@@ -128,19 +130,6 @@ def _delimiter(path: Path, text: str) -> str:
     if not widths:
         raise source_error(path, "the header is not readable; check its quotation marks and delimiters")
     return max(widths, key=lambda delimiter: widths[delimiter])
-
-
-def _read_text(path: Path) -> str:
-    try:
-        # Read as bytes: a line end within quotation marks must reach the csv module unchanged.
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise DatasetError(f"source: {path} cannot be read ({error.strerror}); check its permissions") from None
-    except UnicodeDecodeError as error:
-        raise source_error(path, f"byte {error.start} is not UTF-8; save the table as CSV in UTF-8") from None
-    if not text.strip():
-        raise source_error(path, "the table is empty; write a header with the column 'image' and one row per case")
-    return text
 
 
 def _is_image(column: str) -> bool:

@@ -164,12 +164,7 @@ def _values_by_name(declared: Declared, found: Sequence[str]) -> NamedValues:
 def _read_values(path: Path, values: LabelValues, note: Note) -> tuple[Array, Grid]:
     """Class indices (x, y, z) and their grid."""
     voxels, grid = read_labels(path, where=f"evaluate: {path}", note=note)
-    if len(voxels) != 1:
-        raise ScanError(
-            f"evaluate: {path}: it has {len(voxels)} channels, and labels have one; save it as one 3-D image with a "
-            "number per class"
-        )
-    return class_indices(voxels[0], values, where=f"evaluate: {path}"), grid
+    return class_indices(voxels, values, where=f"evaluate: {path}"), grid
 
 
 def _find_labels(files: Sequence[Path], named: Mapping[Path, tuple[str, ...]], note: Note) -> dict[int, str]:

@@ -7,9 +7,10 @@ import pytest
 
 from shared.dicom_series import write_enhanced, write_series
 from voxelocity.data.decode import read_header, read_scan, read_structures, what_segmentation_lacks, write_segmentation
+from voxelocity.data.decode.dicom import pixels
 from voxelocity_observe.core.errors import ScanError
 
-pytest.importorskip("pydicom")
+pydicom = pytest.importorskip("pydicom")
 
 
 @pytest.fixture
@@ -55,6 +56,35 @@ def test_two_files_of_one_series_are_one_volume(tmp_path, voxels_zyx):
     write_enhanced(tmp_path / "b.dcm", voxels_zyx[2:], places=[2, 3, 4], edit=edit)
     found, _ = read_scan(tmp_path)
     assert np.array_equal(found[0].transpose(2, 1, 0), voxels_zyx)
+
+
+def test_files_whose_frames_alternate_are_read_once_each(tmp_path, voxels_zyx, monkeypatch):
+    def edit(dataset):
+        dataset.SeriesInstanceUID = "1.2.3"
+
+    write_enhanced(tmp_path / "a.dcm", voxels_zyx[::2], places=[0, 2, 4], edit=edit)
+    write_enhanced(tmp_path / "b.dcm", voxels_zyx[1::2], places=[1, 3], edit=edit)
+    read, opened = pixels.read_dataset, []
+    monkeypatch.setattr(
+        pixels, "read_dataset", lambda path, **options: opened.append(path.name) or read(path, **options)
+    )
+    found, _ = read_scan(tmp_path)
+    assert np.array_equal(found[0].transpose(2, 1, 0), voxels_zyx)
+    assert sorted(opened) == ["a.dcm", "b.dcm"]
+
+
+@pytest.mark.filterwarnings("ignore:The decoded RLE segment:UserWarning")
+def test_packed_frames_that_are_missing_are_refused(tmp_path, voxels_zyx):
+    path = write_enhanced(tmp_path / "a.dcm", voxels_zyx)
+    dataset = pydicom.dcmread(path)
+    dataset.compress(pydicom.uid.RLELossless, encoding_plugin="pydicom")
+    dataset.save_as(path)
+    content = bytearray(path.read_bytes())
+    # The length of the first frame, after the table of the offsets of five.
+    content[content.rindex(b"OB\0\0\xff\xff\xff\xff") + 8 + 8 + 5 * 4 + 6] = 255
+    path.write_bytes(content)
+    with pytest.raises(ScanError, match=r"the compressed pixels cannot be read \(frames are missing\); copy"):
+        read_scan(tmp_path)
 
 
 def test_a_segmentation_of_frames_refers_to_them(tmp_path, voxels_zyx):
@@ -104,7 +134,7 @@ def spoil_a_place(dataset):
 @pytest.mark.parametrize(
     ("edit", "options", "text"),
     [
-        (drop_places, {}, "the file holds 5 frames; multi-frame images are not read"),
+        (drop_places, {}, "the file holds 5 frames, and does not say where each lies; `dcm2niix` writes"),
         (drop_one_place, {}, "ImagePositionPatient are missing"),
         (drop_pixels, {}, "truncated: 420 bytes of pixels expected, 412 found"),
         (drop_a_frame, {}, r"says that it has 5 frames \(NumberOfFrames\), and describes 4"),

@@ -120,6 +120,30 @@ def test_gaps_duplicates_and_uneven_steps_are_refused_with_their_place(tmp_path,
             read(tmp_path)
 
 
+def test_a_slice_that_is_shifted_between_others_is_refused(tmp_path):
+    def edit(index, dataset):
+        if index == 2:
+            dataset.ImagePositionPatient[0] += 2.0
+
+    write_series(tmp_path, VOXELS, edit=edit)
+    with pytest.raises(ScanError, match=r"sheared: from CT_006\.dcm to CT_004\.dcm they shift sideways by 2 mm"):
+        read_header(tmp_path)
+
+
+def test_bits_above_those_stored_are_left_out_of_packed_pixels_too(tmp_path):
+    from pydicom.uid import RLELossless
+
+    def edit(index, dataset):
+        # An overlay in the upper four of sixteen bits.
+        dataset.PixelData = ((VOXELS[index].view(np.uint16) & 0xFFF) | 0x7000).astype("<u2").tobytes()
+        dataset.BitsStored, dataset.HighBit = 16, 15
+        dataset.compress(RLELossless, encoding_plugin="pydicom", generate_instance_uid=False)
+        dataset.BitsStored, dataset.HighBit = 12, 11
+
+    write_series(tmp_path, VOXELS, edit=edit)
+    assert np.array_equal(read_scan(tmp_path)[0][0].transpose(2, 1, 0), VOXELS)
+
+
 def test_a_tilted_gantry_is_refused_with_its_angle(tmp_path):
     write_series(tmp_path, VOXELS, shear_mm=STEP_MM * np.tan(np.radians(12)))
     with pytest.raises(
@@ -267,7 +291,7 @@ def edited(**values):
     [
         ({"ImageType": ["ORIGINAL", "PRIMARY", "M", "ND", "MOSAIC"]}, "a mosaic, a whole volume .*dcm2niix"),
         ({"PhotometricInterpretation": "MONOCHROME1"}, "low values are shown bright .*dcmodify .*SimpleITK"),
-        ({"PhotometricInterpretation": "PALETTE COLOR"}, r"its values are no intensities \(PALETTE COLOR\)"),
+        ({"PhotometricInterpretation": "PALETTE COLOR"}, r"its values are not intensities \(PALETTE COLOR\)"),
         ({"PixelSpacing": [-0.8, 0.6]}, r"PixelSpacing is \(-0\.8, 0\.6\) mm; export"),
         ({"PixelSpacing": [0.8, 0]}, r"PixelSpacing is \(0\.8, 0\.0\) mm; export"),
         ({"ImageOrientationPatient": [2, 0, 0, 0, 1, 0]}, r"ImageOrientationPatient is \(2\.0, .* of length 1; export"),
@@ -323,7 +347,9 @@ def test_files_named_like_slices_that_are_left_out_are_named(tmp_path):
         file.rename(tmp_path / f"IM{number:04d}")
     (tmp_path / "IM0009").write_bytes(bytes(1000))
     (tmp_path / "notes.txt").touch()
-    with pytest.warns(UserWarning, match=r"1 files are no DICOM files.* left out \(IM0009\); if they are slices"):
+    with pytest.warns(
+        UserWarning, match=r"1 files have no DICOM content and were left out \(IM0009\); if they are slices"
+    ):
         header = read_header(tmp_path)
     assert header.grid.shape[2] == len(VOXELS)
     # Once: commands read the headers several times.

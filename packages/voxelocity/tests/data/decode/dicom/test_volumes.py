@@ -119,7 +119,7 @@ def test_volumes_that_moved_are_no_channels(tmp_path):
         return {"EchoTime": volume, "ImagePositionPatient": [float(volume), 0.0, 2.5 * plane]}
 
     write(tmp_path, values)
-    with pytest.raises(ScanError, match=r"holds 3 volumes, which lie up to 2 mm apart, so that they are no channels"):
+    with pytest.raises(ScanError, match=r"holds 3 volumes, which lie up to 2 mm apart, so that they are not channels"):
         read_header(tmp_path)
 
 

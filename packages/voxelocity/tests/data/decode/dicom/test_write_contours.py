@@ -52,6 +52,16 @@ def test_classes_come_back_from_the_contours(tmp_path, directions):
             assert all(len(str(value)) <= 16 for value in contour.ContourData)
 
 
+def test_contours_lie_where_their_slices_do(tmp_path):
+    # One of them is off its place on a regular grid, by less than is refused.
+    write_series(tmp_path / "ct", np.zeros((4, 9, 8), np.int16), places=[0, 1.05, 2, 3])
+    header = read_header(tmp_path / "ct")
+    write_contours(tmp_path / "a.dcm", np.ones(header.grid.shape, np.uint8), header, ["a"])
+    found = pydicom.dcmread(tmp_path / "a.dcm").ROIContourSequence[0].ContourSequence
+    places_mm = [slice_.position_mm[2] for slice_ in header.slices]
+    assert [float(contour.ContourData[2]) for contour in found] == pytest.approx(places_mm)
+
+
 def test_contours_refer_to_frames_of_an_enhanced_file(tmp_path):
     voxels = np.zeros((4, 9, 8), np.int16)
     header = read_header(write_enhanced(tmp_path / "all.dcm", voxels, order=[2, 0, 3, 1]))

@@ -1,4 +1,4 @@
-"""One DICOM file as a plain record, and its pixels, through pydicom; `series` makes the volume."""
+"""One DICOM file as a plain record, through pydicom; `pixels` reads its values, `series` makes the volume."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from voxelocity.core.volume import Array
 from voxelocity.data.decode.dicom.deflate import check_deflated
 from voxelocity.data.decode.dicom.lossless_jpeg import SYNTAXES as LOSSLESS_JPEG
-from voxelocity.data.decode.dicom.lossless_jpeg import decode_lossless_jpeg
-from voxelocity.data.decode.gunzip import unreadable
+from voxelocity.data.decode.gunzip import reading
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import excerpt, shortened
 
@@ -59,7 +57,6 @@ _SYNTAXES = {
     (False, True): "1.2.840.10008.1.2.1",
     (False, False): "1.2.840.10008.1.2.2",
 }
-_UNDEFINED_LENGTH = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +124,8 @@ def damage_errors() -> tuple[type[Exception], ...]:
     from pydicom.errors import BytesLengthException, InvalidDicomError
 
     builtin = (ValueError, LookupError, AttributeError, TypeError, RuntimeError, ArithmeticError, EOFError, OSError)
-    return (*builtin, struct.error, zlib.error, BytesLengthException, InvalidDicomError)
+    # The first of these where frames are missing.
+    return (*builtin, StopIteration, struct.error, zlib.error, BytesLengthException, InvalidDicomError)
 
 
 @contextlib.contextmanager
@@ -149,11 +147,8 @@ def is_dicom(path: Path) -> bool:
     Raises:
         ScanError: the file cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            start = file.read(_MARK_AT + len(_MARK))
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with reading(path), path.open("rb") as file:
+        start = file.read(_MARK_AT + len(_MARK))
     return start[_MARK_AT:] == _MARK or _begins_without_mark(start)
 
 
@@ -224,63 +219,6 @@ def _slice(path: Path, dataset: Any) -> Slice | None:
         apart=tuple((name, value) for name in APART if (value := fields.value(name)) != ""),
         number=number if isinstance(number, float) else -1.0,
     )
-
-
-def read_pixels(slice_: Slice) -> Array:
-    """The stored values (rows, columns), before rescaling, in the dtype that the header announces.
-
-    Raises:
-        ScanError: the pixels are missing, truncated or damaged.
-    """
-    with named_damage(slice_.path):
-        return _pixels(slice_)
-
-
-def _pixels(slice_: Slice) -> Array:
-    from pydicom.uid import UID
-
-    dataset = read_dataset(slice_.path, tags=("PixelData",) if not UID(slice_.syntax).is_compressed else ())
-    if "PixelData" not in dataset:
-        raise ScanError(f"decode: {slice_.path}: the file holds no pixels (PixelData); copy or export it again")
-    if slice_.syntax in LOSSLESS_JPEG:
-        from pydicom.encaps import get_frame
-
-        stream = get_frame(dataset.PixelData, 0, number_of_frames=1)
-        decoded = decode_lossless_jpeg(stream, slice_.shape, where=f"decode: {slice_.path}:")
-        return whole_bits(decoded.astype(slice_.stored_dtype), slice_)
-    if UID(slice_.syntax).is_compressed:
-        try:
-            stored = dataset.pixel_array
-        except damage_errors() as error:
-            raise ScanError(
-                f"decode: {slice_.path}: the compressed pixels cannot be read ({excerpt(error)}); copy or export the "
-                "file again"
-            ) from None
-        pixels: Array = np.asarray(stored, dtype=slice_.stored_dtype).reshape(slice_.shape)
-        return pixels
-    element = dataset.get_item("PixelData")
-    if element.length == _UNDEFINED_LENGTH:
-        raise ScanError(
-            f"decode: {slice_.path}: the pixels are compressed, but the file does not say how (transfer syntax "
-            f"{shortened(slice_.syntax)}); export it again with its file meta information"
-        )
-    content: bytes = element.value or b""
-    dtype = slice_.stored_dtype.newbyteorder("<" if UID(slice_.syntax).is_little_endian else ">")
-    num_expected = slice_.shape[0] * slice_.shape[1] * dtype.itemsize
-    if len(content) < num_expected:
-        raise ScanError(
-            f"decode: {slice_.path}: the file is truncated: {num_expected:,} bytes of pixels expected, "
-            f"{len(content):,} found; copy or export it again"
-        )
-    pixels = np.frombuffer(content, dtype=dtype, count=slice_.shape[0] * slice_.shape[1]).reshape(slice_.shape)
-    return whole_bits(pixels, slice_)
-
-
-def whole_bits(pixels: Array, slice_: Slice) -> Array:
-    """The values without the bits above those stored, which may hold an overlay, or no sign."""
-    allocated, stored_bits = slice_.bits
-    unused = allocated - stored_bits
-    return (pixels << unused) >> unused if unused else pixels
 
 
 def read_dataset(path: Path, *, tags: tuple[str, ...] = (), with_pixels: bool = True) -> Any:

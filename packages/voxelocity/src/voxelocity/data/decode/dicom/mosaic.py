@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from voxelocity.core.volume import Array
-from voxelocity.data.decode.dicom.files import Slice, damage_errors, named_damage, read_dataset, read_pixels
+from voxelocity.data.decode.dicom.files import Slice, damage_errors, named_damage, read_dataset
 
 _HEADER_BLOCK, _HEADER = (0x0029, "SIEMENS CSA HEADER"), 0x10
 _FIELD_BYTES, _ITEM_BYTES = 84, 16
@@ -77,17 +77,6 @@ def tiles_as_slices(picture: Slice) -> list[Slice]:
         )
         for plane in range(num_planes)
     ]
-
-
-def read_tiles(slice_: Slice) -> Array:
-    """The stored values (tiles, rows, columns) of the mosaic of a plane, empty tiles at its end included.
-
-    Raises:
-        ScanError: the pixels are missing, truncated or damaged.
-    """
-    side, (rows, columns) = slice_.num_tiles, slice_.shape
-    picture = read_pixels(replace(slice_, shape=(side * rows, side * columns)))
-    return picture.reshape(side, rows, side, columns).transpose(0, 2, 1, 3).reshape(side * side, rows, columns)
 
 
 def _described(dataset: Any) -> tuple[int, Array | None, float | None]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from voxelocity.core.volume import Array
 from voxelocity.data.decode.dicom.files import Slice
-from voxelocity.data.decode.dicom.volumes import SAME_PLACE, differences
+from voxelocity.data.decode.dicom.volumes import differences, number_places
 from voxelocity_observe.core.errors import ScanError
 
 STRAIGHTEN = "`dcm2niix` writes such series as .nii.gz files that can be read"
@@ -46,7 +46,7 @@ def check_same_places(
     if apart_mm > _MOST_SHIFT_PIXEL * least_mm:
         raise ScanError(
             f"decode: {path}: the series holds {len(places_mm)} volumes, which lie up to {apart_mm:.4g} mm apart, so "
-            f"that they are no channels of one scan; {STRAIGHTEN}"
+            f"that they are not channels of one scan; {STRAIGHTEN}"
         )
 
 
@@ -73,38 +73,31 @@ def in_order(path: Path, slices: Sequence[Slice]) -> tuple[tuple[Slice, ...], Ar
             )
         return ordered, np.stack([row, column, normal], axis=1), np.array([column_spacing, row_spacing, first.step_mm])
     _check_steps(path, ordered, positions @ normal)
-    whole = positions[-1] - positions[0]
-    shift_mm = float(np.linalg.norm(whole - (whole @ normal) * normal))
-    if shift_mm > _MOST_SHIFT_PIXEL * min(first.spacing_mm):
-        tilt = np.degrees(np.arctan2(shift_mm, whole @ normal))
-        raise ScanError(
-            f"decode: {path}: the slices are sheared: from {ordered[0].path.name} to {ordered[-1].path.name} they "
-            f"shift sideways by {shift_mm:.4g} mm ({tilt:.1f} degrees), as with a tilted gantry; {STRAIGHTEN}"
-        )
-    step_mm = float(whole @ normal) / (len(ordered) - 1)
+    _check_column(path, ordered, positions, normal)
+    step_mm = float((positions[-1] - positions[0]) @ normal) / (len(ordered) - 1)
     return ordered, np.stack([row, column, normal], axis=1), np.array([column_spacing, row_spacing, step_mm])
 
 
 def _check_steps(path: Path, ordered: Sequence[Slice], places_mm: Array) -> None:
     """Refuses slices that are there twice, missing, or unevenly spaced."""
-    steps = np.diff(places_mm)
-    usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else 0.0
+    steps, places = np.diff(places_mm), number_places(places_mm)
     uids = [slice_.uid for slice_ in ordered if slice_.uid]
-    for index in np.flatnonzero(steps <= SAME_PLACE * usual)[:1]:
+    same = np.flatnonzero(np.diff(places) == 0)
+    for index in same[:1]:
         slice_, other = ordered[index], ordered[index + 1]
-        num_twice = int((steps <= SAME_PLACE * usual).sum())
         cause = (
             "they are copies: remove one of each"
             if len(set(uids)) < len(uids)
-            else f"the series holds several images of one position, {_in_numbers(ordered, places_mm, usual)}, such as "
+            else f"the series holds several images of one position, {_in_numbers(ordered, places)}, such as "
             "time points, echoes, or copies, and these do not make whole volumes: "
             f"{'' if slice_.frame is not None else 'move each volume into a folder of its own; '}"
             "`dcm2niix` writes each as .nii.gz"
         )
         raise ScanError(
-            f"decode: {path}: {num_twice} of {len(ordered)} slices share the position of another, first "
+            f"decode: {path}: {len(same)} of {len(ordered)} slices share the position of another, first "
             f"{slice_.path.name} and {other.path.name} at {places_mm[index]:.4g} mm along the normal; {cause}"
         )
+    usual = float(np.median(steps))
     for index in np.flatnonzero(steps > _SKIPS * usual)[:1]:
         num_missing = round(float(steps[index]) / usual) - 1
         raise ScanError(
@@ -123,8 +116,22 @@ def _check_steps(path: Path, ordered: Sequence[Slice], places_mm: Array) -> None
         )
 
 
-def _in_numbers(ordered: Sequence[Slice], places_mm: Array, usual_mm: float) -> str:
+def _check_column(path: Path, ordered: Sequence[Slice], positions: Array, normal: Array) -> None:
+    """Refuses slices that are shifted against the first one within their planes."""
+    assert ordered[0].spacing_mm is not None, "checked for every slice"
+    apart = positions - positions[0]
+    shifts_mm = np.linalg.norm(apart - np.outer(apart @ normal, normal), axis=1)
+    worst = int(shifts_mm.argmax())
+    if shifts_mm[worst] > _MOST_SHIFT_PIXEL * min(ordered[0].spacing_mm):
+        tilt = np.degrees(np.arctan2(shifts_mm[worst], apart[worst] @ normal))
+        raise ScanError(
+            f"decode: {path}: the slices are sheared: from {ordered[0].path.name} to {ordered[worst].path.name} they "
+            f"shift sideways by {shifts_mm[worst]:.4g} mm ({tilt:.1f} degrees), as with a tilted gantry; {STRAIGHTEN}"
+        )
+
+
+def _in_numbers(ordered: Sequence[Slice], places: Sequence[int]) -> str:
     """How many images share a place, and in what all of them differ."""
-    counts = Counter(np.cumsum(np.diff(places_mm, prepend=places_mm[0]) > SAME_PLACE * usual_mm).tolist()).values()
+    counts = Counter(places).values()
     number = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{max(counts)}"
     return f"{number} at each, which differ in {differences([[slice_] for slice_ in ordered])}"

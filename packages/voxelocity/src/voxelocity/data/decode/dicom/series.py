@@ -6,17 +6,18 @@ import itertools
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from voxelocity.core.scan_formats import DICOM
 from voxelocity.core.volume import Array, Grid
-from voxelocity.data.decode.dicom.files import Slice, files_in, is_dicom, read_pixels, read_slice
-from voxelocity.data.decode.dicom.frames import read_all_frames, slices_of
+from voxelocity.data.decode.dicom.files import Slice, files_in, is_dicom, read_slice
+from voxelocity.data.decode.dicom.frames import slices_of
 from voxelocity.data.decode.dicom.mosaic import is_mosaic
 from voxelocity.data.decode.dicom.order import STRAIGHTEN, check_same_places, in_order, normal_of
+from voxelocity.data.decode.dicom.pixels import read_frames
 from voxelocity.data.decode.dicom.volumes import divide
 from voxelocity.data.decode.gunzip import check_memory
 from voxelocity.data.decode.header import Placement, ScanHeader, check_affine, check_shape, ras_affine
@@ -46,6 +47,10 @@ class SeriesHeader(ScanHeader):
     slices: tuple[Slice, ...]
     others: tuple[tuple[Slice, ...], ...] = ()
 
+    def of_volume(self, number: int) -> SeriesHeader:
+        """The same of one of its volumes, counted from 1: objects that are made of a series refer to its slices."""
+        return replace(self, slices=(self.slices, *self.others)[number - 1], others=(), num_channels=1)
+
 
 def read_series_header(path: Path) -> SeriesHeader:
     """The checked header of a DICOM series; opens every file of its folder, up to the pixels.
@@ -58,9 +63,9 @@ def read_series_header(path: Path) -> SeriesHeader:
             there twice, of another size, spacing or orientation, or the slices are shifted against each other.
     """
     slices = _check_alike(path, _series_of(path))
-    volumes = divide(slices, normal_of(slices[0]))
-    ordered, axes_lps, spacing_mm = in_order(path, volumes.slices[0])
-    others = tuple(in_order(path, volume)[0] for volume in volumes.slices[1:])
+    volumes, words = divide(slices, normal_of(slices[0]))
+    ordered, axes_lps, spacing_mm = in_order(path, volumes[0])
+    others = tuple(in_order(path, volume)[0] for volume in volumes[1:])
     first = ordered[0]
     shape = (first.shape[1], first.shape[0], len(ordered))
     check_shape(path, shape)
@@ -68,20 +73,20 @@ def read_series_header(path: Path) -> SeriesHeader:
         check_same_places(path, ordered, others, least_mm=min(spacing_mm))
         warn_once(
             f"volumes {data_set_of(os.path.dirname(os.path.abspath(path)))}",
-            f"decode: {path}: the series holds {volumes.words}; each is a channel, in the order of their slices' "
+            f"decode: {path}: the series holds {words}; each is a channel, in the order of their slices' "
             "numbers. `predict --volume N` takes one (said once for each data set)",
         )
     affine = ras_affine(axes_lps, spacing_mm, np.array(first.position_mm))
     return SeriesHeader(
         path=path,
         grid=Grid.of(shape, check_affine(path, affine)),
-        num_channels=len(volumes.slices),
+        num_channels=len(volumes),
         dtype=_dtype(slices),
         slope=1.0,
         inter=0.0,
         num_bytes=sum(file.stat().st_size for file in {slice_.path for slice_ in slices}),
         placement=Placement(fields=(), form="patient", forms_apart_mm=0.0),
-        channel_words=volumes.words,
+        channel_words=words,
         slices=ordered,
         others=others,
     )
@@ -96,21 +101,21 @@ def read_series_voxels(header: SeriesHeader) -> Array:
     check_memory(header.path, header.data_bytes)
     x, y, z = header.grid.shape
     voxels_czyx = np.empty((header.num_channels, z, y, x), dtype=header.dtype)
-    frames: tuple[Path, Array] | None = None
-    slices = itertools.chain(header.slices, *header.others)
-    for plane, slice_ in zip(voxels_czyx.reshape(-1, y, x), slices, strict=True):
-        if slice_.frame is None:
-            pixels = read_pixels(slice_)
-        else:
-            # Frames of a file follow each other in the volume, so that it is read once.
-            if frames is None or frames[0] != slice_.path:
-                frames = slice_.path, read_all_frames(slice_)
-            pixels = frames[1][slice_.frame]
-        if (slice_.slope, slice_.inter) == (1.0, 0.0):
-            plane[...] = pixels
-        else:
-            with np.errstate(over="ignore"):
-                plane[...] = pixels.astype(np.float64) * slice_.slope + slice_.inter
+    planes_of: dict[Path, list[tuple[Array, Slice]]] = defaultdict(list)
+    for plane, slice_ in zip(
+        voxels_czyx.reshape(-1, y, x), itertools.chain(header.slices, *header.others), strict=True
+    ):
+        planes_of[slice_.path].append((plane, slice_))
+    # Each file is read once, also where frames of several files alternate.
+    for planes in planes_of.values():
+        frames = read_frames(planes[0][1])
+        for plane, slice_ in planes:
+            pixels = frames[slice_.frame or 0]
+            if (slice_.slope, slice_.inter) == (1.0, 0.0):
+                plane[...] = pixels
+            else:
+                with np.errstate(over="ignore"):
+                    plane[...] = pixels.astype(np.float64) * slice_.slope + slice_.inter
     voxels: Array = voxels_czyx.transpose(0, 3, 2, 1)
     return voxels
 
@@ -152,7 +157,7 @@ def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
     if doubtful and found:
         warn_once(
             f"left out {folder}",
-            f"decode: {folder}: {len(doubtful)} files are no DICOM files, as far as their content shows, and were left "
+            f"decode: {folder}: {len(doubtful)} files have no DICOM content and were left "
             f"out ({listed(doubtful)}); if they are slices, copy or export them again",
         )
     return found
@@ -254,7 +259,7 @@ def _problem_of(slice_: Slice) -> str:
             f"these are (CSA header); {STRAIGHTEN}"
         )
     if slice_.num_frames > 1:
-        return f"the file holds {slice_.num_frames} frames; multi-frame images are not read: {STRAIGHTEN}"
+        return f"the file holds {slice_.num_frames} frames, and does not say where each lies; {STRAIGHTEN}"
     if missing:
         return (
             f"{' and '.join(missing)} are missing, so the position of the slice is unknown; move it out of the folder"
@@ -277,7 +282,7 @@ def _problem_of(slice_: Slice) -> str:
             "PhotometricInterpretation=MONOCHROME2`; else write the series as .nii.gz by SimpleITK, which inverts"
         )
     if slice_.photometric not in ("", "MONOCHROME2"):
-        return f"its values are no intensities ({excerpt(slice_.photometric, _NAME)}); name a series of gray values"
+        return f"its values are not intensities ({excerpt(slice_.photometric, _NAME)}); name a series of gray values"
     if slice_.bits[0] not in _BITS or not 0 < slice_.bits[1] <= slice_.bits[0]:
         return (
             f"pixels have {slice_.bits[1]} of {slice_.bits[0]} bits; {' or '.join(map(str, _BITS))} are read: "

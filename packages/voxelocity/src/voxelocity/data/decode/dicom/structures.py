@@ -13,7 +13,7 @@ from voxelocity.core.axis_order import AxisOrder, nearest_ras
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.canvas import LabelCanvas, NamedValues
 from voxelocity.data.decode.dicom.files import named_damage, numbers_of, read_dataset
-from voxelocity.data.decode.dicom.frames import frames_of
+from voxelocity.data.decode.dicom.pixels import mask_frames
 from voxelocity.data.decode.notes import Note
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import excerpt, shortened
@@ -252,7 +252,7 @@ def _painted_frames(
     groups = dataset.PerFrameFunctionalGroupsSequence
     is_labelmap = _is_labelmap(dataset)
     to_voxels = np.linalg.inv(grid.matrix) @ np.diag([-1.0, -1.0, 1.0, 1.0])
-    for group, frame in zip(groups, frames_of(path, dataset), strict=True):
+    for group, frame in zip(groups, mask_frames(path, dataset), strict=True):
 
         def part(name: str, group: Any = group) -> Any:
             return (group.get(name) or shared.get(name))[0]

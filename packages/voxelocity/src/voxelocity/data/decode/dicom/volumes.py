@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from voxelocity.data.decode.dicom.files import APART, Slice
 from voxelocity_observe.core.plain import excerpt
 
 # Of the usual step between places: slices closer than this share one.
-SAME_PLACE = 0.05
+_SAME_PLACE = 0.05
 # Of the largest step: what is below is rounding.
 _ROUNDING = 1e-3
 # What no volume mixes, whatever the order of its slices.
@@ -22,21 +21,11 @@ _OF_ONE_KIND = ("DiffusionBValue", "EchoTime", "ImageType")
 _LISTED, _NAME = 4, 40
 
 
-@dataclass(frozen=True, kw_only=True)
-class Volumes:
-    """The slices of a series by volume.
+def divide(slices: Sequence[Slice], normal: Array) -> tuple[list[list[Slice]], str]:
+    """The volumes of a series, and in words how many there are and how they differ.
 
-    Attributes:
-        slices: of each volume, in no order; one of all where these cannot be divided.
-        words: how many there are and how they differ; "" where there is one.
-    """
-
-    slices: tuple[tuple[Slice, ...], ...]
-    words: str = ""
-
-
-def divide(slices: Sequence[Slice], normal: Array) -> Volumes:
-    """The volumes of a series: as many as slices share each place, one slice of each place.
+    There are as many volumes as slices share each place, with one slice of each place. Where slices cannot be divided
+    so, or are one volume, all of them are one, without words.
 
     The attribute that separates them exactly decides, else two of them, else the numbers of the slices (InstanceNumber)
     at each place. Volumes are in the order of their first slices' numbers, as dcm2niix has them.
@@ -44,9 +33,12 @@ def divide(slices: Sequence[Slice], normal: Array) -> Volumes:
     Args:
         slices: with positions, all of one orientation.
         normal: (3,), of their planes.
+
+    Returns:
+        The slices of each volume, in no order, and the words.
     """
-    whole = Volumes(slices=(tuple(slices),))
-    places = _numbers_of_places(np.array([slice_.position_mm for slice_ in slices]) @ normal)
+    whole = [[*slices]], ""
+    places = number_places(np.array([slice_.position_mm for slice_ in slices]) @ normal)
     counts = Counter(places)
     num_volumes = max(counts.values())
     uids = [slice_.uid for slice_ in slices if slice_.uid]
@@ -56,9 +48,7 @@ def divide(slices: Sequence[Slice], normal: Array) -> Volumes:
     if not groups:
         return whole
     groups.sort(key=lambda group: min(slice_.number for slice_ in group))
-    return Volumes(
-        slices=tuple(map(tuple, groups)), words=f"{num_volumes} volumes, which differ in {differences(groups)}"
-    )
+    return groups, f"{num_volumes} volumes, which differ in {differences(groups)}"
 
 
 def differences(groups: Sequence[Sequence[Slice]]) -> str:
@@ -74,12 +64,12 @@ def differences(groups: Sequence[Sequence[Slice]]) -> str:
     return " and ".join(found) or "their order (InstanceNumber)"
 
 
-def _numbers_of_places(positions_mm: Array) -> list[int]:
+def number_places(positions_mm: Array) -> list[int]:
     """The number of the place of each slice, counted along the normal."""
     order = np.argsort(positions_mm, kind="stable")
     steps = np.diff(positions_mm[order])
     real = steps[steps > _ROUNDING * steps.max(initial=0.0)]
-    is_next = steps > SAME_PLACE * float(np.median(real)) if len(real) else np.zeros(len(steps), dtype=bool)
+    is_next = steps > _SAME_PLACE * float(np.median(real)) if len(real) else np.zeros(len(steps), dtype=bool)
     places = np.empty(len(order), dtype=np.int64)
     places[order] = np.concatenate([[0], np.cumsum(is_next)])
     return [int(place) for place in places]

@@ -141,13 +141,12 @@ def _contour(image: Mapping[str, Any], points_mm: Array) -> Any:
 
 def _placed(mask_xyz: Array, box: Box, like: SeriesHeader) -> Iterator[tuple[int, Array]]:
     """The plane of each contour of a mask in its box, and its points (n, 3) in LPS mm."""
-    to_mm = np.diag([-1.0, -1.0, 1.0, 1.0]) @ like.grid.matrix
-    start_x, start_y, start_z = (part.start for part in box)
-    for index in range(mask_xyz.shape[2]):
-        plane = start_z + index
-        for points in contours_of(mask_xyz[:, :, index]):
-            place = points + np.array([start_x, start_y])
-            yield plane, place @ to_mm[:3, :2].T + (to_mm[:3, 2] * plane + to_mm[:3, 3])
+    to_mm = np.diag([-1.0, -1.0, 1.0]) @ like.grid.matrix[:3, :2]
+    corner = np.array([part.start for part in box[:2]])
+    for plane, mask_xy in enumerate(np.moveaxis(mask_xyz, 2, 0), start=box[2].start):
+        for points in contours_of(mask_xy):
+            # Where the slice lies, not its place on the grid of the series: readers look for the plane of a contour.
+            yield plane, (points + corner) @ to_mm.T + np.array(like.slices[plane].position_mm)
 
 
 def _image(source: Any, frame: int | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from shared.forked import run_python
 # Some libraries catch whatever is raised while they are imported.
 _WHILE_IMPORTING = """
 import os, signal, sys
-from voxelocity import planning
+from voxelocity import training
 from voxelocity_observe.cli.main import main
 def interrupted(*args, **options):
     try:
@@ -20,7 +20,7 @@ def interrupted(*args, **options):
     except BaseException:
         pass
     print("went on", flush=True)
-planning.plan_cases = interrupted
+training.plan_run = interrupted
 main()
 """
 _WHILE_WRITING = """

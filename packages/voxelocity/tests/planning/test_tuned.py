@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import voxelocity as vx
-from voxelocity.planning import Tuned, keep_tuned, results_key, tuned_key
+from voxelocity.planning import Tuned, keep_tuned, make_plan, results_key, tuned_key
 from voxelocity_observe.core.measured import FOLDER_NAME
 
 BATCH, RATE = "data.batch_size", "optimizer.learning_rate"
@@ -23,7 +23,7 @@ def plan(tiny_msd, tiny_plan, tmp_path):
     cases = vx.open(tiny_msd)
 
     def make(**given):
-        return vx.plan(cases, overrides={**keys, **given.pop("overrides", {})}, cache_folder=tmp_path, **given)
+        return make_plan(cases, overrides={**keys, **given.pop("overrides", {})}, cache_folder=tmp_path, **given)
 
     return make
 

@@ -183,7 +183,8 @@ def make_plan(
     Args:
         cases: what `voxelocity.open` returned.
         saved_plan: the plan of an unfinished run that is to be continued; what it measured stays unchanged.
-        shared: keys that this run has in common with another one; they win over rules, and `overrides` over them.
+        shared: keys that this run has in common with another one; they win over rules, `plans` over them, and
+            `overrides` over both.
         options: the fields of `PlanRequest`, and `time_budget` as a text such as "5m".
 
     Raises:
@@ -226,6 +227,12 @@ def plan_cases(
     kept, reasons = start_keys(start)
     kept |= dict(shared.values) if shared else {}
     reasons = {key: why for key, why in reasons.items() if shared is None or key not in shared.values}
+    if request.plans is not None:
+        # Readers of foreign networks, which few plans need.
+        from voxelocity.planning.plans_file import plans_keys
+
+        found, why = plans_keys(request.plans, num_channels=cases.num_channels)
+        kept, reasons = kept | found, reasons | why
     kept |= {} if saved_plan is None else _values_of_its_machine(saved_plan)
     facts = PlanFacts(
         data=fingerprint,

@@ -107,6 +107,9 @@ class TrainRequest(PlanKeys):
         if isinstance(self.time_budget_s, MoreTime) and (self.folds is not None or not self.resume):
             raise self.refusal("a + gives a single run more time; name it with --resume RUN", "time_budget_s")
         self.check_one_of("the first keeps what was trained, the second replaces it", "resume", "overwrite")
+        if self.plans is not None and self.start_from:
+            reason = "a run that starts from a model has its network, spacing and intensities; give one of them"
+            raise self.refusal(reason, "plans", "start_from")
         if self.start_map and not self.start_from:
             raise self.refusal("it maps to names of a model; name the one to start from too", "start_map")
         if self.folds is not None and self.fold != "auto":

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from voxelocity.core.region import Index3
-from voxelocity.infer.models.foreign_files import read_json
 from voxelocity.infer.models.nnunet_plans import Configuration, Plans, inherited_keys, normalizations, parse_keys
 from voxelocity.infer.models.nnunet_prepare import Normalization
-from voxelocity.planning import SharedKeys
+from voxelocity.infer.models.spec import read_object
 from voxelocity.planning.foreign_source import MODES, intensity_keys
 from voxelocity.step.nnunet_network import Architecture
 from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.quantities import count_text
 
 _CONFIGURATION = "3d_fullres"
-_CURE = "train without --plans, or with nnU-Net itself"
+_CURE = "leave out --plans, or train with nnU-Net itself"
 
 
 class _TrainedConfiguration(Configuration):
@@ -29,13 +30,14 @@ class _TrainedConfiguration(Configuration):
     architecture: dict[str, Any] = Field(default={})
 
 
-def shared_keys(named: Path, *, num_channels: int, warn: Callable[[str], None]) -> SharedKeys:
-    """The keys that a training takes over from nnU-Net's plans; keys that the user sets win over them.
+def plans_keys(named: Path, *, num_channels: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """The keys that a plan takes over from nnU-Net's plans, and the reason of each; keys that the user sets win.
+
+    Warns of what the plans ask for and a training here does otherwise.
 
     Args:
         named: the file, or FILE:CONFIGURATION in place of 3d_fullres.
         num_channels: of the data set.
-        warn: called with what the plans ask for and a training here does otherwise.
 
     Raises:
         InputError: the file cannot be read, has no such configuration, or asks for what no key says.
@@ -43,13 +45,13 @@ def shared_keys(named: Path, *, num_channels: int, warn: Callable[[str], None]) 
     path, name = named, _CONFIGURATION
     if not named.exists() and ":" in named.name:
         path, name = named.with_name(named.name.rpartition(":")[0]), named.name.rpartition(":")[2]
-    plans = parse_keys(Plans, read_json(path), path, room="train", cure=_CURE)
+    values = read_object(path, unreadable="name the file of nnU-Net's plans with --plans", damaged="copy the file again")
+    plans = parse_keys(Plans, values, path, room="plan", cure=_CURE)
     where = f"{path}: {name}"
     if name not in plans.configurations:
-        raise InputError(f"train: {path} has no configuration {name!r}; write {path}:{'|'.join(plans.configurations)}")
-    values = inherited_keys(plans, name, where, room="train")
-    keys = parse_keys(_TrainedConfiguration, values, where, room="train", cure=_CURE)
-    channels = normalizations(plans, keys, num_channels, where, room="train")
+        raise InputError(f"plan: {path} has no configuration {name!r}; write {path}:{'|'.join(plans.configurations)}")
+    keys = _trained(inherited_keys(plans, name, where, room="plan"), where, num_channels)
+    channels = normalizations(plans, keys, num_channels, where, room="plan")
     # nnU-Net's arrays are (z, y, x), and the plan may turn them.
     order = [plans.transpose_forward.index(2 - axis) for axis in range(3)]
     patch = [keys.patch_size[axis] for axis in order]
@@ -62,31 +64,51 @@ def shared_keys(named: Path, *, num_channels: int, warn: Callable[[str], None]) 
         "data.batch_size": keys.batch_size,
         "window.shape_voxel": patch,
         **_intensity(channels, where),
-        **_network(keys.architecture, order, where, warn),
+        **_network(keys.architecture, order, where),
     }
-    return SharedKeys(values=found, reason=f"from {path.name}")
+    return found, dict.fromkeys(found, f"from {path.name}")
+
+
+def _trained(values: Mapping[str, Any], where: str, num_channels: int) -> _TrainedConfiguration:
+    """The configuration as far as a training here depends on it.
+
+    Raises:
+        InputError: it is for planes, for the second stage of a cascade, or for another number of channels.
+    """
+    patch, schemes = values.get("patch_size"), values.get("normalization_schemes")
+    if isinstance(patch, list) and len(patch) == 2:
+        raise InputError(f"plan: {where} is for planes, and a training here is of volumes; name a 3-D configuration")
+    if values.get("previous_stage"):
+        raise InputError(
+            f"plan: {where} is the second stage of a cascade, which takes the predictions of the first as channels, and "
+            "a training here is of one network; name another configuration"
+        )
+    if isinstance(schemes, list) and len(schemes) != num_channels:
+        raise InputError(
+            f"plan: {where} is for {count_text(len(schemes), 'channel')}, and this data set has {num_channels}: the "
+            "plans are of another data set; give those of this one, or leave out --plans"
+        )
+    return parse_keys(_TrainedConfiguration, values, where, room="plan", cure=_CURE)
 
 
 def _intensity(channels: Sequence[Normalization], where: str) -> dict[str, Any]:
     if not (found := intensity_keys(channels)):
         schemes = ", ".join(channel.scheme for channel in channels)
         raise InputError(
-            f"train: {where} normalizes its channels by {schemes}; a training here has one of {', '.join(MODES)} for "
+            f"plan: {where} normalizes its channels by {schemes}; a training here has one of {', '.join(MODES)} for "
             f"all of them, with the same numbers; {_CURE}"
         )
     return found
 
 
-def _network(
-    described: Mapping[str, Any], order: Sequence[int], where: str, warn: Callable[[str], None]
-) -> dict[str, Any]:
+def _network(described: Mapping[str, Any], order: Sequence[int], where: str) -> dict[str, Any]:
     """DynUNet with the levels of the plan; warns of what its levels have otherwise."""
     if not described:
-        warn(f"train: {where} is of an earlier release and names no network; our rules choose it")
+        _warn(f"plan: {where} is of an earlier release and names no network; our rules choose it")
         return {}
-    plan = parse_keys(Architecture, described.get("arch_kwargs", {}), where, room="train", cure=_CURE)
+    plan = parse_keys(Architecture, described.get("arch_kwargs", {}), where, room="plan", cure=_CURE)
     if plan.num_axes != len(order):
-        raise InputError(f"train: {where} has a network of planes for patches of three axes; {_CURE}")
+        raise InputError(f"plan: {where} has a network of planes for patches of three axes; {_CURE}")
     strides = [[stride[axis] for axis in order] for stride in plan.strides]
     kernels = [[kernel[axis] for axis in order] for kernel in plan.kernel_sizes]
     other = []
@@ -98,7 +120,7 @@ def _network(
     if kernels != ours:
         other.append(f"kernels {json.dumps(kernels)} along (x, y, z), and DynUNet {json.dumps(ours)}")
     for what in other:
-        warn(f"train: the network of {where} has {what}; its widths and strides are taken over")
+        _warn(f"plan: the network of {where} has {what}; its widths and strides are taken over")
     return {
         "network.name": "dynunet",
         "network.widths": list(plan.features_per_stage),
@@ -107,3 +129,8 @@ def _network(
         "network.norm": "batch" if "BatchNorm" in plan.norm_op else "instance",
         "network.num_res_units": 0,
     }
+
+
+def _warn(text: str) -> None:
+    # The place that called `plan_cases`.
+    warnings.warn(text, UserWarning, stacklevel=5)

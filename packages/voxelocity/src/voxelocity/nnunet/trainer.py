@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from voxelocity.core.native import keep_freed_memory
 from voxelocity.nnunet.cases import NnunetCases
 from voxelocity.nnunet.checks import check_fold, check_folder, check_split, loader_of
@@ -54,7 +56,10 @@ class VoxelocityFeed:
             augmenters = super().get_dataloaders()  # type: ignore[misc]
         # Batches are as large as each other: their pages need not be cleared again for each.
         keep_freed_memory()
-        num_threads, max_bytes = cpu_budget(), int(available_memory_bytes() * _SHARE_OF_MEMORY / local_ranks())
+        # nnU-Net starts its ranks itself, without the variables of a launcher.
+        num_ranks = torch.distributed.get_world_size() if self.is_ddp else local_ranks()
+        num_threads = cpu_budget(num_local_ranks=num_ranks)
+        max_bytes = int(available_memory_bytes() * _SHARE_OF_MEMORY / num_ranks)
         feeds = []
         for name, augmenter, share in zip(("training", "validation"), augmenters, (0.8, 0.2), strict=True):
             loader = loader_of(augmenter, self)

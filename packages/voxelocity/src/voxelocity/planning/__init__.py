@@ -5,6 +5,7 @@
   `patch_rule` (with `patch_fit`), `size_rule` (with `step_forecast` and `cards`), `precision_rule`,
   `cache_rule`, `memory_rule`, `start_rule` (with `foreign_source`): what a run takes from the model it starts from.
 - `step_timing` measures, `tuned` has what `voxelocity tune` found.
+- `plans_file` has what a plan takes over from nnU-Net's plans.
 - `config` is the settled plan. `memory_estimate` is `plan --memory`; `absent_classes` warns.
 """
 

@@ -45,7 +45,7 @@ def plans_keys(named: Path, *, num_channels: int) -> tuple[dict[str, Any], dict[
     path, name = named, _CONFIGURATION
     if not named.exists() and ":" in named.name:
         path, name = named.with_name(named.name.rpartition(":")[0]), named.name.rpartition(":")[2]
-    values = read_object(path, unreadable="name the file of nnU-Net's plans with --plans", damaged="copy the file again")
+    values = read_object(path, unreadable="name nnU-Net's plans with --plans", damaged="copy the file again")
     plans = parse_keys(Plans, values, path, room="plan", cure=_CURE)
     where = f"{path}: {name}"
     if name not in plans.configurations:
@@ -80,8 +80,8 @@ def _trained(values: Mapping[str, Any], where: str, num_channels: int) -> _Train
         raise InputError(f"plan: {where} is for planes, and a training here is of volumes; name a 3-D configuration")
     if values.get("previous_stage"):
         raise InputError(
-            f"plan: {where} is the second stage of a cascade, which takes the predictions of the first as channels, and "
-            "a training here is of one network; name another configuration"
+            f"plan: {where} is the second stage of a cascade, which takes the predictions of the first as channels, "
+            "and a training here is of one network; name another configuration"
         )
     if isinstance(schemes, list) and len(schemes) != num_channels:
         raise InputError(

@@ -82,8 +82,8 @@ def read_plans(path: Path, raw: RawDataset, wanted: Sequence[str]) -> list[CaseP
     plans = parse_keys(_CasePlans, values, path, room="nnunet", cure=_PREPROCESS_THERE)
     if plans.dataset_name not in ("", raw.name):
         raise InputError(
-            f"nnunet: {path} is of {plans.dataset_name}, on whose cases nnU-Net would train; plan {raw.name} again with "
-            "--clean, or take the plans over with nnUNetv2_move_plans_between_datasets"
+            f"nnunet: {path} is of {plans.dataset_name}, on whose cases nnU-Net would train; plan {raw.name} again "
+            "with --clean, or take the plans over with nnUNetv2_move_plans_between_datasets"
         )
     names = wanted or [name for name in CONFIGURATIONS if name in plans.configurations]
     if not names:

@@ -95,7 +95,7 @@ def test_a_fold_beyond_those_of_the_file_is_said_and_a_negative_one_refused(trai
     assert check_fold(trainer) == ""
 
 
-@pytest.mark.parametrize("splits", ["[", "{}", [["case_0"]], [{"train": ["case_0"]}]])
+@pytest.mark.parametrize("splits", ["[", "{}", [["case_0"]], [{"train": ["case_0"]}], [{"train": 5, "val": []}]])
 def test_a_file_that_holds_no_folds_is_refused(splits, trainer):
     write_splits(trainer, splits)
     with pytest.raises(InputError, match=r"splits_final\.json .*; correct it, or delete it"):

@@ -72,8 +72,7 @@ def check_fold(trainer: Any) -> str:
     if not path.is_file():
         return ""
     splits = _read(path, "correct it, or delete it, so that nnU-Net draws new folds")
-    keys = {"train", "val"}
-    if not isinstance(splits, list) or not all(isinstance(split, dict) and keys <= split.keys() for split in splits):
+    if not isinstance(splits, list) or not all(map(_is_split, splits)):
         raise InputError(
             f"nnunet: {path} is not a list of folds with their cases under 'train' and 'val'; correct it, or delete "
             "it, so that nnU-Net draws new folds"
@@ -84,6 +83,10 @@ def check_fold(trainer: Any) -> str:
         f"fold {fold} is none of the {len(splits)} in {path}: nnU-Net trains on a random 80 % of the cases, which no "
         f"other fold completes; if you did not mean that, take a fold from 0 to {len(splits) - 1}"
     )
+
+
+def _is_split(split: Any) -> bool:
+    return isinstance(split, dict) and all(isinstance(split.get(part), list) for part in ("train", "val"))
 
 
 def check_split(trainer: Any, split: Sequence[Sequence[str]]) -> None:
@@ -141,5 +144,5 @@ def _read(path: Path, cure: str) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     # What is not UTF-8 is a ValueError too.
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"nnunet: {path} cannot be read ({error}); {cure}") from None

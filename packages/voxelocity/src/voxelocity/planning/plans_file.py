@@ -133,4 +133,4 @@ def _network(described: Mapping[str, Any], order: Sequence[int], where: str) -> 
 
 def _warn(text: str) -> None:
     # The place that called `plan_cases`.
-    warnings.warn(text, UserWarning, stacklevel=5)
+    warnings.warn(text, UserWarning, stacklevel=6)

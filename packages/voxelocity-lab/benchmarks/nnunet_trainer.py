@@ -121,9 +121,7 @@ def cpu_seconds(make: Callable[[], Any], num: int) -> float:
     return (time.process_time() - begin_s) / num
 
 
-def rate_and_cost(
-    batches: Iterator[Any], use: Callable[[Any], Any] = id, num: int = _NUM_RATE
-) -> tuple[float, float]:
+def rate_and_cost(batches: Iterator[Any], use: Callable[[Any], Any] = id, num: int = _NUM_RATE) -> tuple[float, float]:
     """Batches a second to a consumer, from the time on when some were made ahead, and CPU seconds of a batch."""
     for _ in range(8):
         use(next(batches))

@@ -48,12 +48,14 @@ def _source(record: dict[str, Any], *sections: str) -> str:
     machine = {**record["environment"], "commit": record["commits"][sections[0]]}
     return source_line({**record, "command": f"{command} --only {' '.join(sections)}", "environment": machine})
 
+
 def _median(values: list[float]) -> str:
     return f"{statistics.median(values):.2f}"
 
 
 def _range(values: list[float]) -> str:
     return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
 
 @of_records("nnunet_trainer.json")
 def learning_lines(record: dict[str, Any]) -> list[str]:

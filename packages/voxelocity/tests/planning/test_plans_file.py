@@ -3,8 +3,8 @@
 import json
 
 import pytest
-
 from nnunet.preprocess.small_raw import write_plans, write_raw
+
 from voxelocity.core.requests.train import TrainRequest
 from voxelocity.data.source import open_cases
 from voxelocity.planning import SharedKeys, make_plan
@@ -106,7 +106,7 @@ def test_channels_of_different_normalizations_are_refused(tmp_path):
     path = plans_of(tmp_path, channels=("CT", "PET"))
     with pytest.raises(InputError, match=r"normalizes its channels by CTNormalization, ZScoreNormalization; .* one of"):
         keys_of(path, num_channels=2)
-    with pytest.raises(InputError, match="is for 2 channels, and this data set has 1: .* another"):
+    with pytest.raises(InputError, match=r"is for 2 channels, and this data set has 1: .* another"):
         keys_of(path, num_channels=1)
 
 

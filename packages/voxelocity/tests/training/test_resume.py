@@ -10,11 +10,11 @@ import sys
 
 import pytest
 import torch
+from planning.test_plans_file import plans_of
 from rich.console import Console
 from safetensors.torch import load_file
 
 import voxelocity
-from planning.test_plans_file import plans_of
 from voxelocity.core.requests.train import TrainRequest
 from voxelocity.infer import Predictor
 from voxelocity.parallel import Place

@@ -52,7 +52,6 @@ def why_not_found() -> str:
     return ""
 
 
-
 def install() -> Path:
     """Copies our trainers into the installed nnU-Net, where it finds them without a variable.
 

@@ -182,7 +182,9 @@ def test_plans_that_ask_for_something_else_are_refused_by_name(places, name):
 def test_plans_of_another_data_set_are_refused(places):
     raw = write_raw(places / "raw", num=1)
     write_plans(places / "preprocessed" / raw.name, dataset_name="Dataset902_Other")
-    with pytest.raises(InputError, match=r"is of Dataset902_Other, .*; plan Dataset901_Small again with --clean, or take"):
+    with pytest.raises(
+        InputError, match=r"is of Dataset902_Other, .*; plan Dataset901_Small again with --clean, or take"
+    ):
         call()
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from voxelocity.nnunet.targets import Ending, take_ending
+from voxelocity.nnunet.targets import ChainEnd, take_end
 
 SHAPE = (8, 12, 4)
 
@@ -43,23 +43,23 @@ def picked(label, shape):
 
 def test_a_whole_end_makes_masks_regions_and_scales():
     left, label, image = [MASK, REMOVAL, regions([1.0, 2.0], [2.0]), HALF], label_of(), torch.ones(2, 2, *SHAPE)
-    ending = take_ending(left, SHAPE)
+    end = take_end(left, SHAPE)
     assert left == []
-    ending.mask(image, stored(label))
+    end.mask(image, stored(label))
     assert torch.equal(image[:, 0], torch.ones(2, *SHAPE))
     assert torch.equal(image[:, 1] == 0, label[:, 0] == -1)
     wanted = torch.cat([(label == 1) | (label == 2), label == 2], dim=1)
-    whole, half = ending.targets(stored(label))
+    whole, half = end.targets(stored(label))
     assert torch.equal(whole, wanted)
     assert torch.equal(half, picked(wanted, (4, 6, 2)))
 
 
 @pytest.mark.parametrize("removes", [False, True])
 def test_labels_stay_those_of_nnunet(removes):
-    ending, label = take_ending([*([REMOVAL] if removes else []), HALF], SHAPE), label_of(2)
+    end, label = take_end([*([REMOVAL] if removes else []), HALF], SHAPE), label_of(2)
     # As a feed has them: each label whole.
     kept = stored(label).transpose(0, 1).contiguous().transpose(0, 1)
-    found = ending.targets(kept)
+    found = end.targets(kept)
     wanted = label.clamp_min(0) if removes else label
     assert all(target.is_contiguous() and target.dtype == torch.int16 for target in found)
     assert torch.equal(found[0], wanted)
@@ -67,14 +67,14 @@ def test_labels_stay_those_of_nnunet(removes):
 
 
 def test_without_deep_supervision_there_is_one_target():
-    ending = take_ending([REMOVAL], SHAPE)
-    assert ending == Ending(removes=True)
-    assert len(ending.targets(stored(label_of()))) == 1
+    end = take_end([REMOVAL], SHAPE)
+    assert end == ChainEnd(removes=True)
+    assert len(end.targets(stored(label_of()))) == 1
 
 
 def test_flat_patches_have_scales_of_two_axes():
     left = [scales((1, 1), (0.5, 0.25))]
-    assert take_ending(left, (1, 12, 4)).scales == ((1, 12, 4), (1, 6, 1))
+    assert take_end(left, (1, 12, 4)).scales == ((1, 12, 4), (1, 6, 1))
     assert left == []
 
 
@@ -91,5 +91,5 @@ def test_flat_patches_have_scales_of_two_axes():
 )
 def test_what_is_not_known_is_left_to_nnunet_with_all_that_follows(kept):
     left = [MASK, REMOVAL, *kept]
-    assert take_ending(left, SHAPE) == Ending(masked=(1,), removes=True)
+    assert take_end(left, SHAPE) == ChainEnd(masked=(1,), removes=True)
     assert left == kept

@@ -20,7 +20,7 @@ import torch
 
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.augment import AugmentParams, needed_boxes
-from voxelocity.nnunet.targets import LABEL_BEYOND, Ending, Transform, name_of, take_ending
+from voxelocity.nnunet.targets import LABEL_BEYOND, ChainEnd, Transform, name_of, take_end
 
 # Theirs that need no other tensors than those of the sample.
 _ON_ANY_DEVICE = ("MaskImageTransform", "RemoveLabelTransform", "DownsampleSegForDSTransform")
@@ -143,7 +143,7 @@ class NnunetChain:
         is_flat: whether x is an axis of one voxel that nnU-Net's transforms do not see.
 
     Attributes:
-        ending: what follows all that is drawn, made for a batch at once.
+        end: what follows all that is drawn, made for a batch at once.
         rest: transforms left to nnU-Net, in order, sample by sample.
     """
 
@@ -152,10 +152,10 @@ class NnunetChain:
         left = list(transforms)
         self._warp, self._warps_planes = _take_warp(left, patch[1:] if is_flat else patch)
         self._steps: list[_Step] = []
-        self.ending = Ending()
+        self.end = ChainEnd()
         if self._warp is not None or crop == patch:
             self._steps = _take_steps(left)
-            self.ending = take_ending(left, patch)
+            self.end = take_end(left, patch)
         self.rest = left
 
     @property
@@ -206,13 +206,13 @@ class NnunetChain:
             image: (b, c, x, y, z) float32, as the engine made it; it may be changed.
             stored: (b, k, x, y, z) uint8, nnU-Net's labels plus 1; it may be changed.
         """
-        self.ending.mask(image, stored)
-        targets = self.ending.targets(stored)
+        self.end.mask(image, stored)
+        targets = self.end.targets(stored)
         if self._is_flat:
             image, targets = image[:, :, 0], [target[:, :, 0] for target in targets]
         if self.rest:
             return self._finish_samples(image, targets[0])
-        return image, targets[0] if self.ending.scales is None else targets
+        return image, targets[0] if self.end.scales is None else targets
 
     def _finish_samples(self, image: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """The same by nnU-Net's own code for the rest of the chain."""

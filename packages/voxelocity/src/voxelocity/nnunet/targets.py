@@ -22,7 +22,7 @@ LABEL_BEYOND = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class ChainEnd:
     """What becomes of a batch after all that is drawn. Its labels are stored: nnU-Net's plus 1, (b, k, x, y, z) uint8.
 
     Attributes:
@@ -49,18 +49,21 @@ class Ending:
     def targets(self, stored: torch.Tensor) -> list[torch.Tensor]:
         """The label of each scale: (b, k, x, y, z) int16, or (b, regions, x, y, z) bool. Changes `stored`."""
         if self.removes:
-            stored.clamp_min_(1)
+            # In place, while they have one byte each.
+            stored.clamp_min_(1).sub_(1)
         whole = tuple(stored.shape[2:])
         return [self._target(stored if scale == whole else picked(stored, scale)) for scale in self.scales or (whole,)]
 
     def _target(self, stored: torch.Tensor) -> torch.Tensor:
+        above = 0 if self.removes else 1
         if self.regions is None:
-            return stored.to(torch.int16, memory_format=torch.contiguous_format).sub_(1)
+            labels = stored.to(torch.int16, memory_format=torch.contiguous_format)
+            return labels.sub_(above) if above else labels
         shape = (len(stored), len(self.regions), *stored.shape[2:])
         target = torch.zeros(shape, dtype=torch.bool, device=stored.device)
-        for number, labels in enumerate(self.regions):
-            for label in labels:
-                target[:, number].logical_or_(stored[:, 0] == label + 1)
+        for number, labels_of_region in enumerate(self.regions):
+            for label in labels_of_region:
+                target[:, number].bitwise_or_(stored[:, 0] == label + above)
         return target
 
 
@@ -77,7 +80,7 @@ def picked(label: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return label[places]
 
 
-def take_ending(left: list[Transform], shape: Index3) -> Ending:
+def take_end(left: list[Transform], shape: Index3) -> ChainEnd:
     """What the next transforms do, as far as they are known, taken from the list; regions and scales only at its end.
 
     Args:
@@ -99,9 +102,9 @@ def take_ending(left: list[Transform], shape: Index3) -> Ending:
         del last[0]
         ends["scales"] = scales
     if last:
-        return Ending(**found)
+        return ChainEnd(**found)
     left.clear()
-    return Ending(**ends)
+    return ChainEnd(**ends)
 
 
 def _is_removal(left: Sequence[Transform]) -> bool:

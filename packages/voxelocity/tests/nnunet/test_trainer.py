@@ -49,8 +49,8 @@ def test_of_a_chain_that_is_partly_nnunets_own_code_each_patch_is_nnunets():
     chain = nnUNetTrainerDA5.get_training_transforms(
         (12, 16, 12), (-0.5, 0.5), [(1, 1, 1), (0.5, 0.5, 0.5)], (0, 1, 2), False, use_mask_for_norm=[False]
     )
-    # Of batches of one patch, nothing is drawn for another in between. In a crop that is an odd number of voxels longer,
-    # axes that are not turned would have all borders of labels at ties.
+    # Of batches of one patch, nothing is drawn for another in between. In a crop that is longer by an odd number, axes
+    # that are not turned would have all borders of labels at ties.
     loader = FakeLoader(FakeDataset(SHAPES), chain, crop=(18, 22, 18), patch=(12, 16, 12), batch_size=1)
     num_near = 0
     with feed_of(loader) as feed:

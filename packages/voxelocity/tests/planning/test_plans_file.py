@@ -129,6 +129,11 @@ def test_files_that_are_no_plans_are_refused_by_name(content, said, tmp_path):
         keys_of(path)
 
 
+def test_a_network_that_is_no_description_is_refused(tmp_path):
+    with pytest.raises(InputError, match="arch_kwargs"):
+        keys_of(plans_of(tmp_path, configuration={"architecture": {"arch_kwargs": [[]]}}))
+
+
 def test_plans_and_a_model_to_start_from_exclude_each_other():
     with pytest.raises(ConfigError, match=r"plans='p.json', start_from='run'.*has its network"):
         TrainRequest.of_call({"plans": "p.json", "start_from": "run"}, out="out")

@@ -11,7 +11,14 @@ from typing import Any
 from pydantic import Field
 
 from voxelocity.core.region import Index3
-from voxelocity.infer.models.nnunet_plans import Configuration, Plans, inherited_keys, normalizations, parse_keys
+from voxelocity.infer.models.nnunet_plans import (
+    Configuration,
+    KnownKeys,
+    Plans,
+    inherited_keys,
+    normalizations,
+    parse_keys,
+)
 from voxelocity.infer.models.nnunet_prepare import Normalization
 from voxelocity.infer.models.spec import read_object
 from voxelocity.planning.foreign_source import MODES, intensity_keys
@@ -23,11 +30,15 @@ _CONFIGURATION = "3d_fullres"
 _CURE = "leave out --plans, or train with nnU-Net itself"
 
 
+class _Described(KnownKeys):
+    arch_kwargs: dict[str, Any]
+
+
 class _TrainedConfiguration(Configuration):
     patch_size: Index3
     spacing: tuple[float, float, float]
     batch_size: int = Field(ge=1)
-    architecture: dict[str, Any] = Field(default={})
+    architecture: _Described | None = None
 
 
 def plans_keys(named: Path, *, num_channels: int) -> tuple[dict[str, Any], dict[str, str]]:
@@ -101,12 +112,12 @@ def _intensity(channels: Sequence[Normalization], where: str) -> dict[str, Any]:
     return found
 
 
-def _network(described: Mapping[str, Any], order: Sequence[int], where: str) -> dict[str, Any]:
+def _network(described: _Described | None, order: Sequence[int], where: str) -> dict[str, Any]:
     """DynUNet with the levels of the plan; warns of what its levels have otherwise."""
-    if not described:
+    if described is None:
         _warn(f"plan: {where} is of an earlier release and names no network; our rules choose it")
         return {}
-    plan = parse_keys(Architecture, described.get("arch_kwargs", {}), where, room="plan", cure=_CURE)
+    plan = parse_keys(Architecture, described.arch_kwargs, where, room="plan", cure=_CURE)
     if plan.num_axes != len(order):
         raise InputError(f"plan: {where} has a network of planes for patches of three axes; {_CURE}")
     strides = [[stride[axis] for axis in order] for stride in plan.strides]

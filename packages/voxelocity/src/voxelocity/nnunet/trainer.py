@@ -108,14 +108,16 @@ def trainer_class(name: str) -> type:
         AttributeError: the name is not of this form, or nnU-Net has no such trainer.
     """
     if name.startswith(NAME):
-        import nnunetv2
+        import nnunetv2.paths
         from nnunetv2.utilities.find_class_by_name import recursive_find_python_class
 
         end = name.removeprefix(NAME)
         ours = (VoxelocityFast, VoxelocityFeed) if end.startswith(FAST) else (VoxelocityFeed,)
         theirs = _THEIRS + end.removeprefix(FAST)
         own = os.path.join(nnunetv2.__path__[0], "training", _THEIRS), f"nnunetv2.training.{_THEIRS}"
-        users = [(path, None) for path in os.environ.get(VARIABLE, "").split(os.pathsep) if os.path.isdir(path)]
+        # Releases that do not know the variable cannot search there.
+        named = os.environ.get(VARIABLE, "").split(os.pathsep) if hasattr(nnunetv2.paths, VARIABLE) else []
+        users = [(path, None) for path in named if os.path.isdir(path)]
         # Not all releases take a fourth argument.
         found = (recursive_find_python_class(folder, theirs, module) for folder, module in (own, *users))
         base = next((kind for kind in found if kind is not None), None)

@@ -113,7 +113,7 @@ def test_channels_of_different_normalizations_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "cannot be read .* with --plans"),
+        (None, "cannot be read .* with --plans$"),
         ('{"configurations": ', "is damaged .*; copy the file again"),
         ("[]", "is damaged"),
         ("{}", "transpose_forward"),
@@ -125,7 +125,7 @@ def test_files_that_are_no_plans_are_refused_by_name(content, said, tmp_path):
     path = tmp_path / "nnUNetPlans.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(InputError, match=f"nnUNetPlans.json.*{said}"):
+    with pytest.raises(InputError, match=f"^plan: .*nnUNetPlans.json.*{said}"):
         keys_of(path)
 
 

@@ -56,7 +56,11 @@ def plans_keys(named: Path, *, num_channels: int) -> tuple[dict[str, Any], dict[
     path, name = named, _CONFIGURATION
     if not named.exists() and ":" in named.name:
         path, name = named.with_name(named.name.rpartition(":")[0]), named.name.rpartition(":")[2]
-    values = read_object(path, unreadable="name nnU-Net's plans with --plans", damaged="copy the file again")
+    cure = "name nnU-Net's plans with --plans"
+    try:
+        values = read_object(path, unreadable=cure, damaged=f"{cure}, or copy the file again")
+    except InputError as error:
+        raise InputError(f"plan: {str(error).removeprefix('infer: ')}") from None
     plans = parse_keys(Plans, values, path, room="plan", cure=_CURE)
     where = f"{path}: {name}"
     if name not in plans.configurations:

@@ -114,7 +114,7 @@ def test_channels_of_different_normalizations_are_refused(tmp_path):
     ("content", "said"),
     [
         (None, "cannot be read .* with --plans$"),
-        ('{"configurations": ', "is damaged .*; copy the file again"),
+        ('{"configurations": ', "is damaged .*, or copy the file again"),
         ("[]", "is damaged"),
         ("{}", "transpose_forward"),
         (f'{_BEGINNING} {{"3d_fullres": {{"inherits_from": "3d_fullres"}}}}}}', "itself"),

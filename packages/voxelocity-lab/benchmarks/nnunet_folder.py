@@ -54,6 +54,7 @@ class Scenario:
     is_residual: bool = False
     has_regions: bool = False
     thick_axis: int = -1
+    sides: tuple[int, int] = (64, 84)
 
 
 SCENARIOS = (
@@ -72,9 +73,11 @@ SCENARIOS = (
 )
 
 
-def make_phantom(folder: Path, number: int, thick_axis: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+def make_phantom(
+    number: int, thick_axis: int, sides: tuple[int, int], rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
     """Three organs of their own intensities in noise, air around, and an empty border: image, label and spacing."""
-    shape = rng.integers(64, 84, 3)
+    shape = rng.integers(*sides, 3)
     spacing = rng.uniform(0.8, 1.2, 3)
     if thick_axis < 3:
         shape[thick_axis], spacing[thick_axis] = rng.integers(18, 26), rng.uniform(3.5, 5.5)
@@ -111,7 +114,7 @@ def write_dataset(scenario: Scenario, raw: Path) -> None:
             shutil.copy(files[number], image)
             shutil.copy(source / "labelsTr" / files[number].name, label)
             continue
-        voxels, classes, spacing = make_phantom(folder, number, scenario.thick_axis, rng)
+        voxels, classes, spacing = make_phantom(number, scenario.thick_axis, scenario.sides, rng)
         affine = np.diag([*spacing, 1.0])
         nib.save(nib.Nifti1Image(voxels, affine), image)
         nib.save(nib.Nifti1Image(classes, affine), label)

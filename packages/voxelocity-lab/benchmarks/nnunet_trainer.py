@@ -4,7 +4,7 @@
 
 - augmentation: CPU seconds of a batch in one process, and the largest differences of batches of equal seeds without
   noise, blur and low resolution.
-- rates: batches a second to a consumer that does nothing else.
+- rates: batches a second to a consumer that does nothing else, and CPU seconds of a patch, of workers and threads too.
 - distribution: 500 patches of each data set by equal seeds: boxes, foreground, draws, intensities, labels; and ranges
   that were made a tenth wider, which must show.
 - iterations: wall seconds of training iterations, nnU-Net's loop with its workers and with our feed.
@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import multiprocessing
 import os
 import statistics
 import tempfile
@@ -30,11 +31,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 from harness import alternate, measure_each
 from nnunet_folder import SCENARIOS, Scenario, _do_without_sklearn, plan, write_dataset
 from nnunet_parity import catches, compare, seed_all
+from voxelocity.core.native import keep_freed_memory
 from voxelocity.nnunet.cases import NnunetCases
 from voxelocity.nnunet.feed import NnunetFeed
 from voxelocity.nnunet.trainer import NAME, trainer_class
@@ -49,10 +52,15 @@ _SCENARIOS = (
     replace(_BY_NAME["thick slices"], name="thick slices, dummy 2-D", dataset_id=412, patch=(16, 64, 64), num_train=10),
     replace(_BY_NAME["regions"], name="regions", dataset_id=413, patch=(40, 56, 40), num_train=20),
     Scenario(name="CT-like phantoms", dataset_id=414, patch=(80, 80, 80), num_train=6, num_test=0, thick_axis=3),
-)
-_ROUNDS, _NUM_CPU, _NUM_RATE = 5, 4, 30
+    # Larger than the box around a patch, as most scans are.
+    Scenario(
+        name="large CT-like phantoms", dataset_id=415, patch=(96, 96, 96), num_train=4, num_test=0, thick_axis=3,
+        sides=(180, 200),
+    ),
+)  # fmt: skip
+_ROUNDS, _NUM_CPU, _NUM_RATE = 5, 4, 40
 # Of the comparison of draws: small, so that 500 patches take half a minute.
-_PATCHES = {411: (24, 32, 24), 412: (8, 48, 40), 413: (24, 32, 24), 414: (32, 32, 32)}
+_PATCHES = {411: (24, 32, 24), 412: (8, 48, 40), 413: (24, 32, 24), 414: (32, 32, 32), 415: (32, 32, 32)}
 # A small network on small patches, so that eleven trainings fit into some minutes on two cores.
 _LEARNING_PATCH, _EPOCHS, _EPOCH_STEPS, _WINDOW = (24, 32, 24), 6, 50, 10
 _NUM_VALIDATED, _NUM_DRAWN = 8, 250
@@ -113,31 +121,55 @@ def cpu_seconds(make: Callable[[], Any], num: int) -> float:
     return (time.process_time() - begin_s) / num
 
 
-def batches_per_s(batches: Iterator[Any], use: Callable[[Any], Any] = id, num: int = _NUM_RATE) -> float:
-    """To a consumer, from the time on when some were made ahead."""
+def rate_and_cost(batches: Iterator[Any], use: Callable[[Any], Any] = id, num: int = _NUM_RATE) -> tuple[float, float]:
+    """Batches a second to a consumer, from the time on when some were made ahead, and CPU seconds of a batch."""
     for _ in range(8):
         use(next(batches))
-    begin_s = time.perf_counter()
+    begin_s, begin_cpu_s = time.perf_counter(), cpu_of_all()
     for _ in range(num):
         use(next(batches))
-    return num / (time.perf_counter() - begin_s)
+    return num / (time.perf_counter() - begin_s), (cpu_of_all() - begin_cpu_s) / num
 
 
-def rate_of_workers(loader: Any, num: int, **consumer: Any) -> float:
+def cpu_of_all() -> float:
+    """CPU seconds of this process and of its workers."""
+    workers = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
+    return time.process_time() + sum(taken.user + taken.system for taken in workers)
+
+
+def rate_of_workers(loader: Any, num: int, **consumer: Any) -> tuple[float, float]:
     from batchgenerators.dataloading.nondet_multi_threaded_augmenter import NonDetMultiThreadedAugmenter
 
     workers = NonDetMultiThreadedAugmenter(
         loader, None, num_processes=num, num_cached=max(6, num // 2), seeds=None, pin_memory=False, wait_time=0.002
     )
     try:
-        return batches_per_s(workers, **consumer)
+        return rate_and_cost(workers, **consumer)
     finally:
         workers._finish()
 
 
-def rate_of_feed(loader: Any, num: int, **consumer: Any) -> float:
+def rate_of_feed(loader: Any, num: int, **consumer: Any) -> tuple[float, float]:
+    # As our trainer.
+    keep_freed_memory()
     with feed_of(loader, num_threads=num) as feed:
-        return batches_per_s(feed, **consumer)
+        for identifier in loader._data.identifiers:
+            feed._cases.open(identifier)
+        # More of them, as they take less time.
+        return rate_and_cost(feed, **{"num": 4 * _NUM_RATE, **consumer})
+
+
+def in_own_process(call: Callable[[], Any]) -> Any:
+    """What the call returns in a fork of this process: what it sets for good, the other side does not have."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: sender.send(call()))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    finally:
+        process.join()
 
 
 def largest_differences(loader: Any, *, num: int) -> dict[str, Any]:
@@ -182,19 +214,28 @@ def measure_augmentation(scenario: Scenario, preprocessed: Path) -> dict[str, An
 
 
 def measure_rates(scenario: Scenario, preprocessed: Path) -> dict[str, Any]:
-    return _rates(open_loader(scenario, preprocessed), len(os.sched_getaffinity(0)))
+    loader = open_loader(scenario, preprocessed)
+    found = _rates(loader, len(os.sched_getaffinity(0)), run=in_own_process)
+    return {"patch": list(scenario.patch), **found}
 
 
-def _rates(loader: Any, num_cores: int, **consumer: Any) -> dict[str, Any]:
+def _rates(
+    loader: Any, num_cores: int, *, run: Callable[[Callable[[], Any]], Any] | None = None, **consumer: Any
+) -> dict[str, Any]:
     """Batches a second, alternating: nnU-Net with one, as many and twice as many workers as cores, and ours."""
     numbers = sorted({1, num_cores, 2 * num_cores})
-    sides = {f"nnunet, {num} workers": partial(rate_of_workers, loader, num, **consumer) for num in numbers}
-    rates = alternate({**sides, "voxelocity": partial(rate_of_feed, loader, num_cores, **consumer)}, _ROUNDS)
-    best = max(sides, key=lambda name: statistics.median(rates[name]))
+    theirs = {f"nnunet, {num} workers": partial(rate_of_workers, loader, num, **consumer) for num in numbers}
+    sides = {**theirs, "voxelocity": partial(rate_of_feed, loader, num_cores, **consumer)}
+    found = alternate({name: call if run is None else partial(run, call) for name, call in sides.items()}, _ROUNDS)
+    rates = {name: [rate for rate, _ in values] for name, values in found.items()}
+    costs = {name: [1000.0 * cpu_s / loader.batch_size for _, cpu_s in values] for name, values in found.items()}
+    best = max(theirs, key=lambda name: statistics.median(rates[name]))
     return {
         "batches_per_s": rates,
+        "cpu_ms_a_patch": costs,
         "quickest_of_nnunet": best,
         "rate_ratios": [a / b for a, b in zip(rates["voxelocity"], rates[best], strict=True)],
+        "cpu_ratios": [a / b for a, b in zip(costs[best], costs["voxelocity"], strict=True)],
     }
 
 

@@ -39,7 +39,11 @@ _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
     },
     "monai.md": {"the chains": monai.chain_lines, "the curves": monai.curve_lines},
     "monai-transforms.md": {"the random transforms": monai.parity_lines},
-    "nnunet.md": {"the batches": nnunet.batch_lines, "the trainings": nnunet.learning_lines},
+    "nnunet.md": {
+        "the rates": nnunet.rate_lines,
+        "the batches": nnunet.batch_lines,
+        "the trainings": nnunet.learning_lines,
+    },
     "plan.md": {"the memory": tuning.memory_lines},
     "recipes/brain.md": {
         "the ranks": recipes.brain_lines,

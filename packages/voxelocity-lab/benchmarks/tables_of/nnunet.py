@@ -25,7 +25,36 @@ def batch_lines(record: dict[str, Any]) -> list[str]:
         ("p of the noise", lambda row: f"{row[1]['p']['noise over its deviation']:.2f}"),
         ("labels that differ, per million", lambda row: f"{row[1]['label_share'] * 1e6:.1f}"),
     )
-    return [*table, "", source_line(record)]
+    return [*table, "", _source(record, "distribution")]
+
+
+@of_records("nnunet_trainer.json")
+def rate_lines(record: dict[str, Any]) -> list[str]:
+    """CPU time of a patch, and batches a second, of nnU-Net with its best number of workers and of ours."""
+    table = columns(
+        record["found"]["rates"].items(),
+        ("data set", lambda row: f"{row[0]}, {' x '.join(map(str, row[1]['patch']))}"),
+        ("nnU-Net, CPU ms a patch", lambda row: _median(row[1]["cpu_ms_a_patch"][row[1]["quickest_of_nnunet"]])),
+        ("ours", lambda row: _median(row[1]["cpu_ms_a_patch"]["voxelocity"])),
+        ("times less", lambda row: _range(row[1]["cpu_ratios"])),
+        ("times as many batches a second", lambda row: _range(row[1]["rate_ratios"])),
+    )
+    return [*table, "", _source(record, "rates")]
+
+
+def _source(record: dict[str, Any], *sections: str) -> str:
+    """Where sections of the record come from, which may have been measured at another commit than the last one."""
+    command = record["command"].partition(" --only")[0]
+    machine = {**record["environment"], "commit": record["commits"][sections[0]]}
+    return source_line({**record, "command": f"{command} --only {' '.join(sections)}", "environment": machine})
+
+
+def _median(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f}"
+
+
+def _range(values: list[float]) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
 @of_records("nnunet_trainer.json")
@@ -51,7 +80,7 @@ def learning_lines(record: dict[str, Any]) -> list[str]:
         f"other four. {found['training']['num_steps']} steps, patches of "
         f"{' x '.join(map(str, found['training']['patch']))} voxels, a network of 8, 16 and 32 features.",
         "",
-        source_line(record),
+        _source(record, "training", "fast"),
     ]
 
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from voxelocity.core import build_loops, native
 from voxelocity.core.native import NativeLoop, flatten, interpolate, rows_of, writable_rows
@@ -51,6 +52,19 @@ def test_each_loop_in_c_takes_what_python_passes():
     assert set(found) == set(LOOPS)
     for name, loop in LOOPS.items():
         assert found[name] == [c_type(kind).strip() for kind in loop.kinds], name
+
+
+def test_a_thread_lets_torch_work_in_it_alone():
+    def ask():
+        torch.get_num_threads()
+        return native.use_one_core(), torch.get_num_threads()
+
+    torch.set_num_threads(2)
+    with ThreadPoolExecutor(1) as pool, ThreadPoolExecutor(1) as other:
+        is_alone, num_threads = pool.submit(ask).result()
+        assert num_threads == (1 if is_alone else 2)
+        assert other.submit(torch.get_num_threads).result() == torch.get_num_threads() == 2
+    assert is_alone or native.thread_pool() == 0
 
 
 def test_each_stored_type_has_its_loop_in_c():

@@ -114,3 +114,25 @@ def test_each_command_of_nnunet_works_on_what_our_trainers_make(folders, trainer
     run(folders, "nnUNetv2_find_best_configuration", 421, "-c", "3d_fullres", "-tr", trainer, "-f", 0, 1, "-np", 1)
     found = json.loads((work / "results" / "Dataset421_small" / "inference_information.json").read_text())
     assert trainer in found["best_model_or_ensemble"]["selected_model_or_models"][0]["trainer"]
+
+
+def test_a_fold_of_absent_cases_ends_with_their_names(folders):
+    path = folders[0] / "preprocessed" / "Dataset421_small" / "splits_final.json"
+    folds = json.loads(path.read_text())
+    path.write_text(json.dumps([*folds[:2], {"train": ["case_000", "case_777"], "val": ["case_001"]}]))
+    words = ["421", "3d_fullres", "2", "-tr", "nnUNetTrainerVoxelocityNoMirroring_tiny", "-device", "cpu"]
+    command = [sys.executable, str(Path(sys.executable).with_name("nnUNetv2_train")), *words]
+    done = subprocess.run(command, env=folders[1], capture_output=True, text=True, timeout=HANGS_S, check=False)
+    assert done.returncode != 0
+    assert "nnunet: fold 2 trains on 1 case that" in done.stderr
+    assert "(case_777); preprocess them, or correct" in done.stderr
+
+
+@pytest.mark.gpu
+def test_several_gpus_train_together(folders):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+    trainer = "nnUNetTrainerVoxelocityNoMirroring_tiny"
+    run(folders, "nnUNetv2_train", 421, "3d_fullres", 0, "-tr", trainer, "-num_gpus", 2)
+    made = folders[0] / "results" / "Dataset421_small" / f"{trainer}__nnUNetPlans__3d_fullres" / "fold_0"
+    assert (made / "checkpoint_final.pth").exists()

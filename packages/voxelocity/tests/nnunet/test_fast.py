@@ -17,6 +17,11 @@ class OwnTrainer:
 
     def __init__(self, folder):
         self.folder, self.device, self.local_rank, self.is_ddp = folder, CPU, 0, False
+        (folder / "cases").mkdir(exist_ok=True)
+        (folder / "cases" / "case_0.b2nd").touch()
+        self.preprocessed_dataset_folder_base = self.preprocessed_dataset_folder = str(folder / "cases")
+        self.plans_manager = types.SimpleNamespace(dataset_name="Dataset001_Own", plans_name="nnUNetPlans")
+        self.configuration_name, self.dataset_json = "3d_fullres", {}
         self.num_epochs, self.num_iterations_per_epoch, self.num_val_iterations_per_epoch = 3, 4, 2
         self.save_every, self.current_epoch = 50, 0
         self.network = self.stops_at = None

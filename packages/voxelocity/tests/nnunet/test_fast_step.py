@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from voxelocity.nnunet.fast import VARIABLE, ClockedEpochs, time_budget_s
-from voxelocity.nnunet.fast_step import OPTIMIZER, DeepLoss, FastStep, picked, precision_of, step_loss
+from voxelocity.nnunet.fast_step import OPTIMIZER, DeepLoss, FastStep, precision_of, step_loss
+from voxelocity.nnunet.targets import picked
 from voxelocity.step import LossConfig, build_loss
 from voxelocity_observe.core.clock import FakeClock
 from voxelocity_observe.core.errors import ConfigError

@@ -41,3 +41,33 @@ def test_without_nnunet_the_error_says_where_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"nnunetv2 is not installed in this Python; .* nnUNetv2_train"):
         places.install()
+
+
+def test_leftovers_of_another_installation_are_passed_over(nnunet, tmp_path, monkeypatch):
+    spec = importlib.util.find_spec("nnunetv2")
+    spec.submodule_search_locations.insert(0, str(tmp_path / "leftover"))
+    assert places.install().is_relative_to(nnunet)
+    spec.submodule_search_locations[:] = [str(tmp_path / "leftover")]
+    with pytest.raises(InputError, match=r"leftover holds no trainers of nnU-Net v2; .* nnUNet_extTrainer="):
+        places.install()
+
+
+def test_a_folder_that_cannot_be_written_has_a_way_around(nnunet):
+    place = places.installed_place()
+    place.parent.rmdir()
+    with pytest.raises(OutputError, match=r"cannot be written: .*; set nnUNet_extTrainer=.* which needs no copy"):
+        places.install()
+
+
+def test_the_folder_is_printed_alone_and_what_hinders_nnunet_is_said_next_to_it(nnunet, voxelocity, monkeypatch):
+    (nnunet / "paths.py").write_text("nnUNet_extTrainer = None\n")
+    shown = voxelocity("nnunet", "trainers")
+    assert (shown.status, shown.out, shown.err) == (0, f"{places.FOLDER}\n", "")
+    (nnunet / "paths.py").write_text("nnUNet_raw = None\n")
+    shown = voxelocity("nnunet", "trainers")
+    assert shown.out == f"{places.FOLDER}\n"
+    assert "this release of nnU-Net does not know nnUNet_extTrainer; give `voxelocity nnunet install`" in shown.err
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    shown = voxelocity("nnunet", "trainers")
+    assert (shown.status, shown.out) == (0, f"{places.FOLDER}\n")
+    assert "nnunetv2 is not installed in this Python" in shown.err

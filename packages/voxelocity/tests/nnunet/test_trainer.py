@@ -1,11 +1,13 @@
 """Our trainers inside nnU-Net's own training loop; skipped where nnU-Net is not installed."""
 
+import os
 import runpy
 
 import numpy as np
 import pytest
 import torch
 
+from voxelocity.nnunet.fast import VoxelocityFast
 from voxelocity.nnunet.fast_step import step_loss
 from voxelocity.nnunet.places import FOLDER, VARIABLE
 from voxelocity.nnunet.trainer import VoxelocityFeed, trainer_class
@@ -16,18 +18,52 @@ from nnunetv2.training.loss.compound_losses import DC_and_BCE_loss, DC_and_CE_lo
 from nnunetv2.training.loss.deep_supervision import DeepSupervisionWrapper
 from nnunetv2.training.loss.dice import MemoryEfficientSoftDiceLoss
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
+from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerDA5 import nnUNetTrainerDA5
 from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
-from .own_chain import nnunet_chain
+from .own_chain import FakeDataset, FakeLoader, nnunet_chain
+from .test_feed import SHAPES, feed_of, seed_all
 
 
 @pytest.mark.parametrize("end", ["", "_250epochs", "NoMirroring", "DA5", "_2000epochs_NoMirroring"])
-def test_nnunet_finds_our_form_of_each_of_its_trainers(end, monkeypatch):
+@pytest.mark.parametrize("ours", [(VoxelocityFeed,), (VoxelocityFast, VoxelocityFeed)])
+def test_nnunet_finds_our_form_of_each_of_its_trainers(ours, end, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(FOLDER))
-    found = recursive_find_trainer_class_by_name(f"nnUNetTrainerVoxelocity{end}")
-    assert found.__name__ == f"nnUNetTrainerVoxelocity{end}"
-    assert found.__mro__[1] is VoxelocityFeed
-    assert found.__mro__[2] is recursive_find_trainer_class_by_name(f"nnUNetTrainer{end}")
+    name = f"nnUNetTrainerVoxelocity{'Fast' if len(ours) > 1 else ''}{end}"
+    found = recursive_find_trainer_class_by_name(name)
+    assert found.__name__ == name
+    assert found.__mro__[1 : len(ours) + 2] == (*ours, recursive_find_trainer_class_by_name(f"nnUNetTrainer{end}"))
+
+
+def test_trainers_of_the_user_have_our_forms_too(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer\n\n"
+        "class nnUNetTrainerMine(nnUNetTrainer):\n    pass\n"
+    )
+    monkeypatch.setenv(VARIABLE, f"{FOLDER}{os.pathsep}{tmp_path}")
+    found = recursive_find_trainer_class_by_name("nnUNetTrainerVoxelocityMine")
+    assert [kind.__name__ for kind in found.__mro__[1:4]] == ["VoxelocityFeed", "nnUNetTrainerMine", "nnUNetTrainer"]
+
+
+def test_of_a_chain_that_is_partly_nnunets_own_code_each_patch_is_nnunets():
+    chain = nnUNetTrainerDA5.get_training_transforms(
+        (12, 16, 12), (-0.5, 0.5), [(1, 1, 1), (0.5, 0.5, 0.5)], (0, 1, 2), False, use_mask_for_norm=[False]
+    )
+    # Of batches of one patch, nothing is drawn for another in between. In a crop that is longer by an odd number, axes
+    # that are not turned would have all borders of labels at ties.
+    loader = FakeLoader(FakeDataset(SHAPES), chain, crop=(18, 22, 18), patch=(12, 16, 12), batch_size=1)
+    num_near = 0
+    with feed_of(loader) as feed:
+        assert type(feed.chain.rest[0].transform).__name__ == "Rot90Transform"
+        for seed in range(20):
+            seed_all(seed)
+            _, (sample,) = loader.own_samples()
+            seed_all(seed)
+            batch = feed._make(feed._draw())
+            for target, wanted in zip(batch["target"], sample["segmentation"], strict=True):
+                assert (target[0] != wanted).float().mean() < 2e-3
+            num_near += torch.allclose(batch["data"][0], sample["image"], rtol=1e-3, atol=1e-3)
+    assert num_near >= 18, "ties of a median and steep gammas may make more of a rounding"
 
 
 @pytest.mark.parametrize("name", ["nnUNetTrainerVoxelocity_3epochs", "nnUNetTrainer", "anything"])

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 import torch
+from planning.test_plans_file import plans_of
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -22,6 +23,7 @@ from voxelocity.step import TrainingStep
 from voxelocity.training import entry, train, train_steps, validation
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.open_session import RunContext, SessionPlan, open_session
+from voxelocity.training.resume import SavedRun
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import StopRequest
 from voxelocity.training.start_choice import Beginning
@@ -192,6 +194,23 @@ def test_validations_come_at_their_steps_and_change_no_weight(whole_run, run_in,
     run_in(tmp_path / "run", {"train.validate_every_steps": 2})
     assert [event["step"] for event in events(tmp_path / "run", "validation")] == [2, 4]
     assert_same_weights(tmp_path / "run", whole_run)
+
+
+def test_a_run_that_continues_keeps_what_plans_of_nnunet_said(run_in, stop_after, tmp_path):
+    path = plans_of(tmp_path / "plans", channels=("MRI",), spacing=(1.0, 1.0, 1.0), patch=(16, 16, 8))
+    other = plans_of(tmp_path / "other", channels=("MRI",), spacing=(1.0, 1.0, 1.0), patch=(8, 16, 16))
+    kept = ("network.name", "network.widths", "network.strides", "data.patch.shape_voxel", "window.shape_voxel")
+    plan, record = dict.fromkeys(kept, "auto"), tmp_path / "run" / "run.yaml"
+    stop_after(tmp_path / "run", 3, plan, plans=path)
+    begun = SavedRun.read(record).plan
+    assert (begun.network.widths, begun.data.patch.shape_voxel) == ((8, 12, 16), (16, 8, 16))
+    with pytest.raises(InputError, match=r"data\.patch\.shape_voxel=.* where .* is stored"):
+        run_in(tmp_path / "run", plan, plans=other, resume=True)
+    with pytest.raises(InputError, match="another plan"):
+        run_in(tmp_path / "run", plan)
+    path.rename(path.with_name("moved.json"))
+    assert run_in(tmp_path / "run", plan, resume=True).step == 6
+    assert SavedRun.read(record).plan == begun
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(whole_run, run_in, stop_after, tmp_path):

@@ -25,9 +25,11 @@ app = typer.Typer(
 @app.command("trainers")
 def trainers() -> None:
     """Print the folder of our trainers: export nnUNet_extTrainer=$(voxelocity nnunet trainers)"""
-    from voxelocity.nnunet.places import FOLDER
+    from voxelocity.nnunet import places
 
-    print(FOLDER)
+    print(places.FOLDER)
+    if why := places.why_not_found():
+        sys.stderr.write(f"warning: {printable_lines(why)}\n")
 
 
 @app.command("install")

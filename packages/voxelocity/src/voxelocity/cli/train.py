@@ -35,13 +35,6 @@ def train(
     config: options.ConfigFile = None,
     sets: options.Sets = None,
     no_tuned: options.NoTuned = False,
-    plans: Annotated[
-        Path | None,
-        typer.Option(
-            "--plans",
-            help="Spacing, patch, batch, intensities and network of nnU-Net's plans: FILE or FILE:CONFIGURATION.",
-        ),
-    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every choice of the plan and why.")] = False,
 ) -> None:
     """Train a network on DATASET: plan, cache, train, validate, report."""
@@ -62,14 +55,8 @@ def train(
 
     # Of several ranks, one prints.
     console = PlainConsole(quiet=read_place().rank > 0)
-    shared = None
-    if plans is not None:
-        from voxelocity.nnunet.plan_keys import shared_keys
-        from voxelocity.training.building import warn_on
-
-        shared = shared_keys(plans, num_channels=len(cases.channels), warn=lambda text: warn_on(console, text))
     view: Literal["full", "short"] = "full" if verbose else "short"
-    context = RunContext(console=console, spent_s=process_age_s(), plan_view=view, shared=shared)
+    context = RunContext(console=console, spent_s=process_age_s(), plan_view=view)
     if request.folds is not None:
         _show_folds(run_folds(cases, request, context), console)
     else:

@@ -81,6 +81,17 @@ def keep_freed_memory() -> bool:
     return set_option is not None and all(set_option(*option) == 1 for option in _KEPT)
 
 
+def use_one_core() -> bool:
+    """Lets the calling thread work alone where torch would share its work, for good; False if its library is another.
+
+    Other threads are not changed, and torch settles its number once a thread: ask it for that before.
+    """
+    set_number = getattr(ctypes.CDLL(None), "omp_set_num_threads", None) if os.name == "posix" else None
+    if set_number is not None:
+        set_number(ctypes.c_int(1))
+    return set_number is not None
+
+
 def levels() -> tuple[str, ...]:
     """The levels of instructions that this processor can run, the fastest last."""
     return _LEVELS[: _library().loops_level()]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
 import threading
-from collections.abc import Mapping
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +20,10 @@ from voxelocity_observe.core.errors import DatasetError
 
 MOST_CLASSES = 254
 """The largest value of a label: the engine's labels are uint8 and hold nnU-Net's plus 1, as its least is -1."""
+_UNREADABLE = (
+    *(OSError, EOFError, RuntimeError, ValueError, KeyError),
+    *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,24 +47,27 @@ class NnunetCase:
     class_locations: Mapping[Any, Array]
     is_resident: bool
 
-    def read(self, box: Region, number: int) -> Source:
+    def read(self, box: Region, number: int, part: Region | None = None) -> Source:
         """The part of a box, whose first voxel counts as (0, 0, 0), that lies in the volume.
 
         Args:
             box: in the volume; it may reach beyond it.
             number: of the label.
+            part: what is needed of the box, counted from its first voxel; all of it if None.
 
         Raises:
-            DatasetError: the label has values that the engine cannot hold.
+            DatasetError: its file cannot be read, or the label has values that the engine cannot hold.
         """
-        inside = box.clip(self.shape)
+        inside = (box if part is None else part.shifted(box.start)).clip(self.shape)
         label = self.labels[number]
         start = tuple(first - origin for first, origin in zip(inside.start, box.start, strict=True))
         x, y, z = start
         if self.is_resident:
             return Source(image=self.image[(slice(None), *inside.slices)], label=label[inside.slices], start=(x, y, z))
-        image = np.asarray(self.image[(slice(None), *inside.slices)], dtype=np.float32)
-        return Source(image=image, label=stored_label(self._label_box(label, inside), self.identifier), start=(x, y, z))
+        with errors_of(self.identifier):
+            image = np.asarray(self.image[(slice(None), *inside.slices)], dtype=np.float32)
+            whole = self._label_box(label, inside)
+        return Source(image=image, label=stored_label(whole, self.identifier), start=(x, y, z))
 
     @staticmethod
     def _label_box(label: Any, inside: Region) -> Array:
@@ -77,6 +88,22 @@ def stored_label(label: Array, identifier: str) -> Array:
             f"takes -1 to {MOST_CLASSES}; train this data set with nnU-Net's own trainer"
         )
     return (label + 1).astype(np.uint8)
+
+
+@contextlib.contextmanager
+def errors_of(identifier: str) -> Iterator[None]:
+    """Errors of nnU-Net's readers within the block name the case.
+
+    Raises:
+        DatasetError: a file is missing, damaged, or lacks what this release of nnU-Net writes into it.
+    """
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise DatasetError(
+            f"nnunet: the preprocessed files of {identifier} cannot be read ({type(error).__name__}: {error}); "
+            "preprocess this data set again, with the nnU-Net that trains on it"
+        ) from error
 
 
 class NnunetCases:
@@ -102,7 +129,7 @@ class NnunetCases:
         """The case; the first call reads it.
 
         Raises:
-            DatasetError: a label has values that the engine cannot hold.
+            DatasetError: its files cannot be read, or a label has values that the engine cannot hold.
         """
         with self._locks[identifier]:
             found = self._opened.get(identifier)
@@ -111,19 +138,29 @@ class NnunetCases:
             return found
 
     def _load(self, identifier: str) -> NnunetCase:
-        image, label, previous, properties = self._dataset.load_case(identifier)
+        with errors_of(identifier):
+            image, label, previous, properties = self._dataset.load_case(identifier)
+            class_locations = properties["class_locations"]
         labels: tuple[Any, ...] = (label,) if previous is None else (label, previous)
         x, y, z = (int(side) for side in image.shape[1:])
+        for part in labels:
+            if tuple(part.shape[-3:]) != (x, y, z):
+                raise DatasetError(
+                    f"nnunet: the preprocessed image of {identifier} has {(x, y, z)} voxels and its label "
+                    f"{tuple(part.shape[-3:])}; preprocess this data set again"
+                )
         is_resident = self._takes(x * y * z * (4 * int(image.shape[0]) + len(labels)))
         if is_resident:
-            image = np.ascontiguousarray(image[:], dtype=np.float32)
-            labels = tuple(self._in_memory(identifier, label) for label in labels)
+            with errors_of(identifier):
+                image = np.ascontiguousarray(image[:], dtype=np.float32)
+                read = [np.asarray(part[:]).reshape(-1, x, y, z)[0] for part in labels]
+            labels = tuple(np.ascontiguousarray(stored_label(part, identifier)) for part in read)
         return NnunetCase(
             identifier=identifier,
             image=image,
             labels=labels,
             shape=(x, y, z),
-            class_locations=properties["class_locations"],
+            class_locations=class_locations,
             is_resident=is_resident,
         )
 
@@ -134,9 +171,3 @@ class NnunetCases:
             self.num_bytes += num_bytes
             self.num_resident += 1
             return True
-
-    @staticmethod
-    def _in_memory(identifier: str, label: Any) -> Array:
-        whole = np.asarray(label[:])
-        whole = whole[0] if whole.ndim == 4 else whole
-        return np.ascontiguousarray(stored_label(whole, identifier))

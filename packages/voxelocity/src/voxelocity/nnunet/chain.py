@@ -19,17 +19,11 @@ import numpy as np
 import torch
 
 from voxelocity.core.region import Index3, Region
-from voxelocity.data.augment import AugmentParams
+from voxelocity.data.augment import AugmentParams, needed_boxes
+from voxelocity.nnunet.targets import LABEL_BEYOND, ChainEnd, Transform, name_of, take_end
 
-Transform = Any
-"""An object of batchgeneratorsv2."""
-_OWNER = "batchgeneratorsv2"
-_ON_ANY_DEVICE = (
-    *("MaskImageTransform", "RemoveLabelTransform", "ConvertSegmentationToRegionsTransform"),
-    *("DownsampleSegForDSTransform", "MoveSegAsOneHotToDataTransform"),
-)
-_LABEL_BEYOND = -1
-"""What nnU-Net's labels hold outside the volume, and outside the part of it that is not zero."""
+# Theirs that need no other tensors than those of the sample.
+_ON_ANY_DEVICE = ("MaskImageTransform", "RemoveLabelTransform", "DownsampleSegForDSTransform")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +143,8 @@ class NnunetChain:
         is_flat: whether x is an axis of one voxel that nnU-Net's transforms do not see.
 
     Attributes:
-        rest: transforms left to nnU-Net, in order.
-        least_label: -1, or 0 where nnU-Net's next step would have made that of it.
+        end: what follows all that is drawn, made for a batch at once.
+        rest: transforms left to nnU-Net, in order, sample by sample.
     """
 
     def __init__(self, transforms: Sequence[Transform], *, crop: Index3, patch: Index3, is_flat: bool) -> None:
@@ -158,18 +152,16 @@ class NnunetChain:
         left = list(transforms)
         self._warp, self._warps_planes = _take_warp(left, patch[1:] if is_flat else patch)
         self._steps: list[_Step] = []
-        self.least_label = _LABEL_BEYOND
+        self.end = ChainEnd()
         if self._warp is not None or crop == patch:
             self._steps = _take_steps(left)
-            if left and _is_removal(left[0]):
-                self.least_label = 0
-                del left[0]
+            self.end = take_end(left, patch)
         self.rest = left
 
     @property
     def can_finish_on_device(self) -> bool:
         """Whether what is left to nnU-Net is plain torch, which runs wherever the sample is."""
-        return all(_name_of(transform) in _ON_ANY_DEVICE for transform in self.rest)
+        return all(name_of(transform) in _ON_ANY_DEVICE for transform in self.rest)
 
     @property
     def region(self) -> Region:
@@ -203,19 +195,40 @@ class NnunetChain:
         for step in self._steps:
             step.draw(placeholder, row)
 
-    def finish(self, image: torch.Tensor, label: torch.Tensor) -> dict[str, Any]:
-        """What nnU-Net's chain returns for one sample, by its own code for the rest of the chain.
+    def needed(self, params: AugmentParams) -> list[Region]:
+        """The part of its crop that each sample needs."""
+        return needed_boxes(params, [self.region] * params.num_samples, [self._crop] * params.num_samples)
+
+    def finish(self, image: torch.Tensor, stored: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """What nnU-Net's loader returns as "data" and "target" of a batch.
 
         Args:
-            image: (c, x, y, z) float32, as the engine made it; it may be changed.
-            label: (k, x, y, z) int16, nnU-Net's labels, not below `least_label`.
+            image: (b, c, x, y, z) float32, as the engine made it; it may be changed.
+            stored: (b, k, x, y, z) uint8, nnU-Net's labels plus 1; it may be changed.
         """
+        self.end.mask(image, stored)
+        targets = self.end.targets(stored)
         if self._is_flat:
-            image, label = image[:, 0], label[:, 0]
-        sample: dict[str, Any] = {"image": image, "segmentation": label}
-        for transform in self.rest:
-            sample = transform(**sample)
-        return sample
+            image, targets = image[:, :, 0], [target[:, :, 0] for target in targets]
+        if self.rest:
+            return self._finish_samples(image, targets[0])
+        return image, targets[0] if self.end.scales is None else targets
+
+    def _finish_samples(self, image: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """The same by nnU-Net's own code for the rest of the chain."""
+        samples: list[dict[str, Any]] = []
+        for own_image, own_label in zip(image, label, strict=True):
+            sample: dict[str, Any] = {"image": own_image, "segmentation": own_label}
+            for transform in self.rest:
+                sample = transform(**sample)
+            samples.append(sample)
+        # Mostly it has left the images where they were made.
+        if not all(sample["image"].is_set_to(own) for sample, own in zip(samples, image, strict=True)):
+            image = torch.stack([sample["image"] for sample in samples])
+        targets = [sample["segmentation"] for sample in samples]
+        if isinstance(targets[0], list):
+            return image, [torch.stack(scale) for scale in zip(*targets, strict=True)]
+        return image, torch.stack(targets)
 
     def _placeholder(self, num_channels: int, shape: Index3) -> torch.Tensor:
         """What transforms read shapes from; takes no memory."""
@@ -247,7 +260,7 @@ def _take_warp(left: list[Transform], patch: Sequence[int]) -> tuple[Transform |
 
     A copy for patches of one voxel: it draws the same numbers and computes the places of no voxels.
     """
-    names = [_name_of(transform) for transform in left[:3]]
+    names = [name_of(transform) for transform in left[:3]]
     in_planes = names == ["Convert3DTo2DTransform", "SpatialTransform", "Convert2DTo3DTransform"]
     if not in_planes and names[:1] != ["SpatialTransform"]:
         return None, False
@@ -272,7 +285,7 @@ def _is_like_ours(warp: Transform) -> bool:
         and warp.padding_mode_image in ("zeros", "constant")
         and math.isclose(image_beyond, 0.0)
         and warp.border_mode_seg == "constant"
-        and warp.padding_value_seg == _LABEL_BEYOND
+        and warp.padding_value_seg == LABEL_BEYOND
         and not warp.align_corners
     )
 
@@ -281,28 +294,13 @@ def _take_steps(left: list[Transform]) -> list[_Step]:
     """The steps that the engine can make in this order, taken from the beginning of the list."""
     steps: list[_Step] = []
     while left:
-        chance = left[0] if _name_of(left[0]) == "RandomTransform" else None
+        chance = left[0] if name_of(left[0]) == "RandomTransform" else None
         transform = left[0] if chance is None else chance.transform
         stage = steps[-1].kind.stage if steps else 0
-        kinds = (kind for kind in _KINDS if kind.name == _name_of(transform) and kind.stage > stage)
+        kinds = (kind for kind in _KINDS if kind.name == name_of(transform) and kind.stage > stage)
         kind = next((kind for kind in kinds if kind.is_like(transform)), None)
         if kind is None:
             break
         steps.append(_Step(transform=transform, kind=kind, chance=chance))
         del left[0]
     return steps
-
-
-def _is_removal(transform: Transform) -> bool:
-    """Whether this only makes 0 of -1, in all labels."""
-    return (
-        _name_of(transform) == "RemoveLabelTransform"
-        and (transform.label_value, transform.set_to) == (_LABEL_BEYOND, 0)
-        and transform.segmentation_channels is None
-    )
-
-
-def _name_of(transform: Transform) -> str:
-    """The class of a transform of batchgeneratorsv2; empty for one of anybody else, whatever its name."""
-    kind = type(transform)
-    return kind.__name__ if kind.__module__.partition(".")[0] == _OWNER else ""

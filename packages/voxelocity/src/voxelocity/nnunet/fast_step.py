@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from voxelocity.core.batch import Batch
+from voxelocity.nnunet.targets import picked
 from voxelocity.step import (
     OPTIMIZERS,
     BackendConfig,
@@ -77,19 +78,6 @@ class DeepLoss:
             if weight != 0.0
         ]
         return torch.stack(terms).sum()
-
-
-def picked(label: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """The label (..., x, y, z), a view, at equal steps: the voxels that "nearest-exact" takes.
-
-    Args:
-        label: of a patch whose sides are multiples of `shape`, as nnU-Net's patches are.
-        shape: of the view, one length for each of its axes.
-    """
-    steps = [side // wanted for side, wanted in zip(label.shape[-len(shape) :], shape, strict=True)]
-    assert [*label.shape[-len(shape) :]] == [step * wanted for step, wanted in zip(steps, shape, strict=True)]
-    places: Any = (..., *(slice(step // 2, None, step) for step in steps))
-    return label[places]
 
 
 def step_loss(theirs: Any, *, ignored: int | None) -> DeepLoss:

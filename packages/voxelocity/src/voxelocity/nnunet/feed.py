@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from voxelocity.core.native import use_one_core
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.augment import AugmentParams, augment, filling_device
 from voxelocity.nnunet.cases import NnunetCase, NnunetCases
@@ -81,7 +82,7 @@ class NnunetFeed:
         self.made_on = filling_device("auto", device) if self.chain.can_finish_on_device else torch.device("cpu")
         self._is_pinned = device.type == "cuda" and self.made_on.type == "cpu"
         self._own = threading.local()
-        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="voxelocity-nnunet")
+        self._pool = ThreadPoolExecutor(num_threads, "voxelocity-nnunet", _begin_thread)
         self._pending: deque[Future[Batch]] = deque()
 
     def __iter__(self) -> Iterator[Batch]:
@@ -140,38 +141,37 @@ class NnunetFeed:
             stream.synchronize()
 
     def _made(self, drawn: _Drawn) -> Batch:
-        images, labels = self._voxels(drawn)
-        samples = [self.chain.finish(image, label) for image, label in zip(images, labels, strict=True)]
-        targets = [sample["segmentation"] for sample in samples]
-        if isinstance(targets[0], list):
-            target: Any = [self._stacked(scale) for scale in zip(*targets, strict=True)]
-        else:
-            target = self._stacked(targets)
-        made = [sample["image"] for sample in samples]
-        # Mostly nnU-Net's part has left the images where they were made.
-        stays = all(image.data_ptr() == mine.data_ptr() for image, mine in zip(made, images, strict=True))
-        data = images.reshape(len(made), *made[0].shape) if stays and not self._is_pinned else self._stacked(made)
-        return {"data": data, "target": target, "keys": np.array(drawn.keys)}
+        image, target = self.chain.finish(*self._voxels(drawn))
+        kept = [self._kept(scale) for scale in target] if isinstance(target, list) else self._kept(target)
+        return {"data": self._kept(image), "target": kept, "keys": np.array(drawn.keys)}
 
     def _voxels(self, drawn: _Drawn) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images (b, c, x, y, z) float32 and labels (b, k, x, y, z) int16 as nnU-Net's, of the engine's part."""
-        regions = [self.chain.region] * len(drawn.keys)
-        shape, num_labels = self.chain.shape, len(drawn.cases[0].labels)
-        image = torch.empty((len(regions), drawn.params.num_channels, *shape), device=self.made_on)
-        label = torch.empty((len(regions), num_labels, *shape), dtype=torch.int16, device=self.made_on)
-        stored = torch.empty((len(regions), *shape), dtype=torch.uint8, device=self.made_on)
-        for number in range(num_labels):
-            sources = [case.read(box, number) for case, box in zip(drawn.cases, drawn.boxes, strict=True)]
+        """Images (b, c, x, y, z) float32 and labels (b, k, x, y, z) uint8, nnU-Net's plus 1, of the engine's part."""
+        num, num_labels, shape = len(drawn.keys), len(drawn.cases[0].labels), self.chain.shape
+        regions = [self.chain.region] * num
+        size = (num, drawn.params.num_channels, *shape)
+        image = torch.empty(size, device=self.made_on, pin_memory=self._is_pinned)
+        # Each label whole, as the engine takes it.
+        labels = torch.empty((num_labels, num, *shape), dtype=torch.uint8, device=self.made_on)
+        # A box of nnU-Net's holds what the largest turn and zoom need; most samples need less.
+        parts = self.chain.needed(drawn.params)
+        for number, label in enumerate(labels):
+            needed = zip(drawn.cases, drawn.boxes, parts, strict=True)
+            sources = [case.read(box, number, part) for case, box, part in needed]
             # Each label is moved with the image, which comes out the same each time.
-            augment(sources, regions, drawn.params, image, stored)
-            label[:, number] = stored.clamp_min_(self.chain.least_label + 1)
-        return image, label.sub_(1)
+            augment(sources, regions, drawn.params, image, label)
+        return image, labels.transpose(0, 1)
 
-    def _stacked(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        first = tensors[0]
-        shape = (len(tensors), *first.shape)
-        out = torch.empty(shape, dtype=first.dtype, device=first.device, pin_memory=self._is_pinned)
-        return torch.stack(list(tensors), out=out)
+    def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor, in pinned memory where it is to be copied to a device."""
+        return tensor.pin_memory() if self._is_pinned else tensor
+
+
+def _begin_thread() -> None:
+    """Torch works in the calling thread alone, as in nnU-Net's workers: teams of threads would take cores away."""
+    # Torch settles its own number when it is asked for it, and not again.
+    torch.get_num_threads()
+    use_one_core()
 
 
 def _index3(values: Sequence[int]) -> Index3:

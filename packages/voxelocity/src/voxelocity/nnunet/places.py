@@ -21,13 +21,35 @@ def installed_place() -> Path:
     Raises:
         InputError: this Python has no nnU-Net v2.
     """
-    spec = importlib.util.find_spec("nnunetv2")
+    try:
+        spec = importlib.util.find_spec("nnunetv2")
+    # Of a module that something else has put in its place.
+    except ValueError:
+        spec = None
     if spec is None or not spec.submodule_search_locations:
         raise InputError(
             "nnunet: nnunetv2 is not installed in this Python; install Voxelocity in the environment that has "
             "nnUNetv2_train, and give this command there"
         )
-    return Path(next(iter(spec.submodule_search_locations)), *_BELOW)
+    # Leftovers of another installation may come first.
+    folders = [Path(folder) for folder in spec.submodule_search_locations]
+    found = [folder for folder in folders if folder.joinpath(*_BELOW[:2]).is_dir()]
+    if not found:
+        raise InputError(
+            f"nnunet: {folders[0]} holds no trainers of nnU-Net v2; install nnunetv2 again, or set {VARIABLE}={FOLDER}"
+        )
+    return found[0].joinpath(*_BELOW)
+
+
+def why_not_found() -> str:
+    """Why the nnU-Net of this Python does not find our trainers by its variable; "" if it does."""
+    try:
+        paths = installed_place().parents[len(_BELOW) - 1] / "paths.py"
+    except InputError as error:
+        return str(error)
+    if paths.is_file() and VARIABLE not in paths.read_text(errors="replace"):
+        return f"nnunet: this release of nnU-Net does not know {VARIABLE}; give `voxelocity nnunet install` instead"
+    return ""
 
 
 def install() -> Path:

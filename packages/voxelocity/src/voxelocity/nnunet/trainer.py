@@ -9,9 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from voxelocity.core.native import keep_freed_memory
 from voxelocity.nnunet.cases import NnunetCases
+from voxelocity.nnunet.checks import check_fold, check_folder, check_split, loader_of
 from voxelocity.nnunet.fast import VoxelocityFast
 from voxelocity.nnunet.feed import NnunetFeed
+from voxelocity.nnunet.places import VARIABLE
 from voxelocity_observe.core.host import available_memory_bytes, cpu_budget, local_ranks
 from voxelocity_observe.core.quantities import bytes_text, count_text
 
@@ -32,14 +37,32 @@ class VoxelocityFeed:
     Loss, schedule, optimizer, checkpoints, validation and export stay nnU-Net's.
     """
 
+    def initialize(self: Any) -> None:
+        """As nnU-Net, of cases that it can train on."""
+        check_folder(self)
+        super().initialize()  # type: ignore[misc]
+
+    def do_split(self: Any) -> tuple[list[str], list[str]]:
+        """nnU-Net's, of cases that are there."""
+        if about := check_fold(self):
+            self.print_to_log_file(f"WARNING: {about}")
+        split: tuple[list[str], list[str]] = super().do_split()  # type: ignore[misc]
+        check_split(self, split)
+        return split
+
     def get_dataloaders(self: Any) -> tuple[Any, Any]:
         """The training and the validation feed, over the loaders that nnU-Net's trainer itself makes."""
         with _no_processes():
             augmenters = super().get_dataloaders()  # type: ignore[misc]
-        num_threads, max_bytes = cpu_budget(), int(available_memory_bytes() * _SHARE_OF_MEMORY / local_ranks())
+        # Batches are as large as each other: their pages need not be cleared again for each.
+        keep_freed_memory()
+        # nnU-Net starts its ranks itself, without the variables of a launcher.
+        num_ranks = torch.distributed.get_world_size() if self.is_ddp else local_ranks()
+        num_threads = cpu_budget(num_local_ranks=num_ranks)
+        max_bytes = int(available_memory_bytes() * _SHARE_OF_MEMORY / num_ranks)
         feeds = []
         for name, augmenter, share in zip(("training", "validation"), augmenters, (0.8, 0.2), strict=True):
-            loader = augmenter.data_loader
+            loader = loader_of(augmenter, self)
             cases = NnunetCases(loader._data, max_bytes=int(max_bytes * share))
             feed = NnunetFeed(
                 loader,
@@ -48,10 +71,11 @@ class VoxelocityFeed:
                 num_ahead=_NUM_AHEAD,
                 device=self.device,
             )
-            left = [type(transform).__name__ for transform in feed.chain.rest]
+            left = ", ".join(type(transform).__name__ for transform in feed.chain.rest)
             self.print_to_log_file(
                 f"Voxelocity feeds the {name} on {feed.made_on}: {count_text(num_threads, 'thread')}, up to "
-                f"{bytes_text(int(max_bytes * share))} of voxels in memory; nnU-Net's own code makes {', '.join(left)}"
+                f"{bytes_text(int(max_bytes * share))} of voxels in memory"
+                + (f"; nnU-Net's own code makes {left}" if left else "")
             )
             feeds.append(feed)
         return feeds[0], feeds[1]
@@ -77,20 +101,26 @@ class VoxelocityFeed:
 def trainer_class(name: str) -> type:
     """Our form of one of nnU-Net's trainers: nnUNetTrainerVoxelocity_250epochs is its nnUNetTrainer_250epochs.
 
-    nnUNetTrainerVoxelocityFast_250epochs is the same with our step.
+    nnUNetTrainerVoxelocityFast_250epochs is the same with our step. Trainers of the user, in a folder that
+    `nnUNet_extTrainer` names, have these forms too.
 
     Raises:
         AttributeError: the name is not of this form, or nnU-Net has no such trainer.
     """
     if name.startswith(NAME):
-        import nnunetv2
+        import nnunetv2.paths
         from nnunetv2.utilities.find_class_by_name import recursive_find_python_class
 
         end = name.removeprefix(NAME)
         ours = (VoxelocityFast, VoxelocityFeed) if end.startswith(FAST) else (VoxelocityFeed,)
-        package, theirs = nnunetv2.__path__[0], _THEIRS + end.removeprefix(FAST)
-        folder = os.path.join(package, "training", _THEIRS)
-        base = recursive_find_python_class(folder, theirs, f"nnunetv2.training.{_THEIRS}", package)
+        theirs = _THEIRS + end.removeprefix(FAST)
+        own = os.path.join(nnunetv2.__path__[0], "training", _THEIRS), f"nnunetv2.training.{_THEIRS}"
+        # Releases that do not know the variable cannot search there.
+        named = os.environ.get(VARIABLE, "").split(os.pathsep) if hasattr(nnunetv2.paths, VARIABLE) else []
+        users = [(path, None) for path in named if os.path.isdir(path)]
+        # Not all releases take a fourth argument.
+        found = (recursive_find_python_class(folder, theirs, module) for folder, module in (own, *users))
+        base = next((kind for kind in found if kind is not None), None)
         if base is not None:
             added = "feed and step" if len(ours) > 1 else "feed"
             return type(name, (*ours, base), {"__doc__": f"{theirs} over Voxelocity's {added}."})

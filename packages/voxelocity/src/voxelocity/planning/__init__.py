@@ -5,6 +5,7 @@
   `patch_rule` (with `patch_fit`), `size_rule` (with `step_forecast` and `cards`), `precision_rule`,
   `cache_rule`, `memory_rule`, `start_rule` (with `foreign_source`): what a run takes from the model it starts from.
 - `step_timing` measures, `tuned` has what `voxelocity tune` found.
+- `taken_over` has what wins over rules: of other runs, a model to start from, or nnU-Net's plans (`plans_file`).
 - `config` is the settled plan. `memory_estimate` is `plan --memory`; `absent_classes` warns.
 """
 
@@ -13,7 +14,8 @@ from voxelocity.planning.absent_classes import absent_classes, absent_from_plan
 from voxelocity.planning.config import PLACES, Plan, check_code, keys_of_record, steps_of_passes, without_places
 from voxelocity.planning.facts import Start
 from voxelocity.planning.machine import Machine, survey
-from voxelocity.planning.make import Planned, SharedKeys, make_plan, model_spec, plan_cases, read_overrides
+from voxelocity.planning.make import Planned, make_plan, model_spec, plan_cases, read_overrides
+from voxelocity.planning.taken_over import SharedKeys
 from voxelocity.planning.tuned import CHANGE_RESULTS, Tuned, keep_tuned, read_tuned, results_key, tuned_key
 
 __all__ = [

@@ -23,13 +23,11 @@ from voxelocity.planning.config import Measure, Plan
 from voxelocity.planning.facts import PlanFacts, Start
 from voxelocity.planning.fingerprint import DatasetFingerprint, take_fingerprint
 from voxelocity.planning.machine import Machine, survey
-from voxelocity.planning.patch_rule import MEMORY_KEYS
-from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
 from voxelocity.planning.size_rule import budget_for
-from voxelocity.planning.start_rule import start_keys
 from voxelocity.planning.step_forecast import ENOUGH_STEPS, Forecast
 from voxelocity.planning.step_timing import CachedStepTimer
+from voxelocity.planning.taken_over import SharedKeys, keys_taken_over
 from voxelocity.planning.tuned import CHANGE_RESULTS, find_tuned
 from voxelocity.report.tables import choice_tables
 from voxelocity.step import build_network, check_compiler, keep_float32
@@ -130,29 +128,6 @@ class Planned:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class SharedKeys:
-    """Keys that one run takes over from another.
-
-    Attributes:
-        values: by dotted key.
-        reason: why, as a choice of the plan has it.
-    """
-
-    values: Mapping[str, Any]
-    reason: str
-
-    @classmethod
-    def of_folds(cls, plan: Plan) -> SharedKeys:
-        """What the folds of a cross-validation must share so that their networks can be averaged window by window.
-
-        Rules see the statistics of all cases. So plans of folds differ only in what depends on the number of training
-        cases (steps, cache), and in what was measured or depends on the memory that is free at that moment: the latter
-        is shared.
-        """
-        return cls(values=_values_of_its_machine(plan), reason="as in the other folds, whose networks can be averaged")
-
-
 def model_spec(planned: Planned) -> ModelSpec:
     """What the network of a plan expects and predicts, as stored with the model on disk."""
     plan, cases = planned.plan, planned.cases
@@ -185,7 +160,8 @@ def make_plan(
     Args:
         cases: what `voxelocity.open` returned.
         saved_plan: the plan of an unfinished run that is to be continued; what it measured stays unchanged.
-        shared: keys that this run has in common with another one; they win over rules, and `overrides` over them.
+        shared: keys that this run has in common with another one; they win over rules, `plans` over them, and
+            `overrides` over both.
         options: the fields of `PlanRequest`, and `time_budget` as a text such as "5m".
 
     Raises:
@@ -225,10 +201,9 @@ def plan_cases(
     )
     measure = chosen.get("planner.measure", _MEASURE)
     timer = CachedStepTimer(folder=folder / FOLDER_NAME, machine=machine, refresh=measure == "again")
-    kept, reasons = start_keys(start)
-    kept |= dict(shared.values) if shared else {}
-    reasons = {key: why for key, why in reasons.items() if shared is None or key not in shared.values}
-    kept |= {} if saved_plan is None else _values_of_its_machine(saved_plan)
+    kept, reasons = keys_taken_over(
+        request, num_channels=cases.num_channels, start=start, shared=shared, saved_plan=saved_plan
+    )
     facts = PlanFacts(
         data=fingerprint,
         machine=machine,
@@ -377,12 +352,6 @@ def read_overrides(values: Mapping[str, Any]) -> dict[str, Any]:
         if value != AUTO:
             chosen[key] = check_value(Plan, key, value)
     return chosen
-
-
-def _values_of_its_machine(saved_plan: Plan) -> dict[str, Any]:
-    """What the run measured, and what it chose by the memory that was free at that moment."""
-    values = flatten(Plan, saved_plan.to_plain())
-    return {key: values[key] for key in (*MEASURED_KEYS, *MEMORY_KEYS)}
 
 
 def _given(request: PlanRequest, name: str, chosen: Mapping[str, Any], key: str) -> Any:

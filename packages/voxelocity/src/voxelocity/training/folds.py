@@ -136,7 +136,7 @@ def run_folds(
                 stop=stop,
                 sinks=make_sinks(),
                 plan_view=plan_view,
-                shared=_joined(context.shared, measured),
+                shared=measured,
             )
             if reason := _train_fold(cases, requests[fold], of_fold, is_alone=place.is_alone):
                 failed[fold] = reason
@@ -226,10 +226,3 @@ def _folds_of(cases: Cases) -> tuple[int, ...]:
             "least two; train without --folds, or declare folds (docs/data-sets.md)"
         )
     return found
-
-
-def _joined(given: SharedKeys | None, measured: SharedKeys | None) -> SharedKeys | None:
-    """The keys that the command shares, and what the first fold measured."""
-    if given is None or measured is None:
-        return given or measured
-    return SharedKeys(values={**measured.values, **given.values}, reason=given.reason)

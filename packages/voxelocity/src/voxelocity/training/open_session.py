@@ -122,7 +122,10 @@ def plan_session(cases: Cases, request: TrainRequest, context: RunContext, *, be
         check_code(saved.plan, request.overrides, where=str(folder.record))
         check_options(folder, saved, request)
         keys = resumed_keys(saved, request.overrides, where=str(folder.record))
-        wanted = replace(wanted, fold=saved.fold, time_budget_s=AUTO, seed=AUTO, epochs=None, overrides=keys)
+        # All keys of its plan, those that were taken over too.
+        wanted = replace(
+            wanted, fold=saved.fold, time_budget_s=AUTO, seed=AUTO, epochs=None, plans=None, overrides=keys
+        )
     wanted = replace(wanted, skip_broken=request.skip_broken or bool(skipped))
     beginning = _begin(cases, request, wanted, saved, folder, shared=context.shared)
     if saved is not None:

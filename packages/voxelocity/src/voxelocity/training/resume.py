@@ -19,6 +19,7 @@ from voxelocity.core.requests.train import MoreTime, TrainRequest
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.infer import CaseDivision
 from voxelocity.planning import PLACES, Plan, Planned, read_overrides, steps_of_passes, without_places
+from voxelocity.planning.plans_file import plans_keys
 from voxelocity.report import read_run
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.run_folder import RunFolder
@@ -281,7 +282,7 @@ def conflicting_options(saved: SavedRun, request: TrainRequest) -> list[str]:
     """The given values that differ from the run's, as `--seed 4 where 0 is stored`. "auto" does not count as given.
 
     Raises:
-        ConfigError: an override is unknown or out of range.
+        InputError: an override is unknown or out of range, or the plans cannot be read.
     """
     lines = []
     stored = flatten(Plan, saved.plan.to_plain())
@@ -305,7 +306,11 @@ def conflicting_options(saved: SavedRun, request: TrainRequest) -> list[str]:
         )
         if steps != stored["train.steps"]:
             lines.append(f"{request.spelled('epochs')} where {count_text(stored['train.steps'], 'step')} are stored")
-    for key, value in read_overrides(request.overrides).items():
+    given = read_overrides(request.overrides)
+    if request.plans is not None:
+        of_file, _ = plans_keys(request.plans, num_channels=len(saved.dataset.get("channels") or ()))
+        given = {**read_overrides(of_file), **given}
+    for key, value in given.items():
         if value != stored[key] and not _is_free(key):
             lines.append(f"{key}={value} where {stored[key]} is stored")
     return lines

@@ -165,7 +165,7 @@ REFUSED = {
     "resampling": ({"resampling_fn_seg": "resample_torch_fornnunet"}, "resampling_fn_seg"),
     "scheme": ({"normalization_schemes": ["MyNormalization"]}, "normalization_schemes"),
     "folder": ({"data_identifier": "../elsewhere"}, "data_identifier"),
-    "channels": ({"normalization_schemes": ["CTNormalization"] * 2}, "2 normalization_schemes"),
+    "channels": ({"normalization_schemes": ["CTNormalization"] * 2}, "is for 2 channels, and Dataset901_Small has 1"),
 }
 
 
@@ -177,6 +177,15 @@ def test_plans_that_ask_for_something_else_are_refused_by_name(places, name):
     with pytest.raises(InputError, match=re.escape(fact)) as refused:
         call(configurations=("3d_fullres",))
     assert "3d_fullres" in str(refused.value)
+
+
+def test_plans_of_another_data_set_are_refused(places):
+    raw = write_raw(places / "raw", num=1)
+    write_plans(places / "preprocessed" / raw.name, dataset_name="Dataset902_Other")
+    with pytest.raises(
+        InputError, match=r"is of Dataset902_Other, .*; plan Dataset901_Small again with --clean, or take"
+    ):
+        call()
 
 
 def test_data_sets_that_cannot_be_used_are_refused_in_words(places, monkeypatch):

@@ -96,6 +96,11 @@ class PlanKeys(UserRequest):
 
     It is not part of the plan: a run may continue on another one, and says so.
     """
+    plans: Annotated[Path | None, Option()] = None
+    """Take over spacing, patch, batch, intensities and network of nnU-Net's plans: FILE or FILE:CONFIGURATION.
+
+    3d_fullres unless a configuration is named; `overrides` win. A run that continues keeps what its plans said.
+    """
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the plan to fix, nested or dotted; the value "auto" leaves a key to the rules."""
 
@@ -138,6 +143,9 @@ class StartKeys(PlanKeys):
 
     def _check(self) -> None:
         super()._check()
+        if self.plans is not None and self.start_from:
+            reason = "a run that starts from a model has its network, spacing and intensities; give one of them"
+            raise self.refusal(reason, "plans", "start_from")
         if self.start_map and not self.start_from:
             raise self.refusal("it maps to names of a model; name the one to start from too", "start_map")
 
@@ -185,6 +193,7 @@ def plan_request(keys: PlanKeys) -> PlanRequest:
         time_budget_s=keys.time_budget_s,
         seed=keys.seed,
         device=keys.device,
+        plans=keys.plans,
         overrides=keys.overrides,
         epochs=getattr(keys, "epochs", None),
     )
@@ -198,6 +207,7 @@ class PlanKeyOptions(TypedDict, total=False):
     time_budget_s: float | Literal["auto"]
     seed: int | Literal["auto"]
     device: DeviceChoice
+    plans: Path | str | None
     overrides: Mapping[str, Any] | None
 
 

@@ -27,6 +27,7 @@ from voxelocity.infer.models.nnunet_prepare import Normalization
 from voxelocity.nnunet.preprocess.raw import PREPROCESSED, RAW, RawDataset
 from voxelocity.nnunet.preprocess.read import Reader
 from voxelocity_observe.core.errors import ConfigError, InputError
+from voxelocity_observe.core.quantities import count_text
 
 CONFIGURATIONS = ("2d", "3d_fullres", "3d_lowres")
 """Those that nnU-Net makes cases for, if nothing else is asked for."""
@@ -41,6 +42,7 @@ class _CaseKeys(Configuration):
 
 class _CasePlans(Plans):
     image_reader_writer: Reader = "SimpleITKIO"
+    dataset_name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,11 @@ def read_plans(path: Path, raw: RawDataset, wanted: Sequence[str]) -> list[CaseP
     """
     values = read_json(path)
     plans = parse_keys(_CasePlans, values, path, room="nnunet", cure=_PREPROCESS_THERE)
+    if plans.dataset_name not in ("", raw.name):
+        raise InputError(
+            f"nnunet: {path} is of {plans.dataset_name}, on whose cases nnU-Net would train; plan {raw.name} again "
+            "with --clean, or take the plans over with nnUNetv2_move_plans_between_datasets"
+        )
     names = wanted or [name for name in CONFIGURATIONS if name in plans.configurations]
     if not names:
         raise InputError(f"nnunet: {path} has none of {', '.join(CONFIGURATIONS)}; name one of its own with -c")
@@ -91,6 +98,11 @@ def _case_plan(plans: _CasePlans, name: str, raw: RawDataset, path: Path) -> Cas
         raise InputError(f"nnunet: {path} has no configuration {name!r}; choose with -c among {known}")
     values = inherited_keys(plans, name, where, room="nnunet")
     keys = parse_keys(_CaseKeys, values, where, room="nnunet", cure=_PREPROCESS_THERE)
+    if len(keys.normalization_schemes) != len(raw.channels):
+        raise InputError(
+            f"nnunet: {where} is for {count_text(len(keys.normalization_schemes), 'channel')}, and {raw.name} has "
+            f"{len(raw.channels)}; plan it again with --clean"
+        )
     return CasePlan(
         name=name,
         folder=keys.data_identifier,

@@ -301,6 +301,8 @@ def test_networks_that_a_cpu_computes_faster_so_have_their_channels_last(
     folder = save_kind(tmp_path / "b", KINDS[name], scans[:1], weights=weights)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     assert open_model(folder).spec.precision.channels_last == is_last
+    monkeypatch.setattr("voxelocity.infer.models.bundle_network._MOST_LAST", 2)
+    assert not open_model(folder).spec.precision.channels_last
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -68,7 +68,7 @@ def open_bundle(folder: Path) -> Model:
         "precision": {
             "compute": "float32",
             # A network of planes has kernels of two axes.
-            "channels_last": slice_axis is None and is_faster_channels_last(described),
+            "channels_last": slice_axis is None and is_faster_channels_last(described, len(names)),
         },
     }
     try:

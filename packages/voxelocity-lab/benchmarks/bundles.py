@@ -5,7 +5,8 @@
 FOLDER (`$VOXELOCITY_PEERS`, or the checkout's neighbor `shared/peers`) has `bundles/NAME/configs` of MONAI's model zoo,
 and the architecture of a DiNTS as Auto3DSeg ships it. Weights are random, the last bias such that each class wins
 somewhere. MONAI's side is the `run` of the bundle's own configuration, on a CPU; the sides alternate, each in a process
-of its own. Writes `benchmarks/results/bundles.json`, which keeps the other bundles.
+of its own, and both write label files alone: ours without its page. Writes `benchmarks/results/bundles.json`, which
+keeps the other bundles.
 """
 
 from __future__ import annotations
@@ -147,19 +148,26 @@ def make_weights(folder: Path, scans: list[Path], architecture: Path) -> None:
     torch.save(network.state_dict(), BundleConfig(folder).weights_path())
 
 
-def run_monai(folder: Path, scans: list[Path], out: Path) -> None:
-    """The bundle's own initialization and run."""
-    parser = parse(folder, scans, out)
+def run_monai(folder: Path, scans: list[Path], out: Path) -> float:
+    """The bundle's own initialization and run; seconds in its network."""
+    parser, watch, spent_s = parse(folder, scans, out), Stopwatch(), list[float]()
+    network = parser.get_parsed_content("network_def")
+    network.register_forward_pre_hook(lambda *_: spent_s.append(-watch.elapsed_s))
+    network.register_forward_hook(lambda *_: spent_s.append(watch.elapsed_s))
     if "initialize" in parser:
         parser.get_parsed_content("initialize")
     # As earlier bundles call it.
     parser.get_parsed_content("run" if "run" in parser else "evaluating")
+    return sum(spent_s)
 
 
-def run_ours(folder: Path, scans: list[Path], out: Path) -> None:
+def run_ours(folder: Path, scans: list[Path], out: Path) -> float:
+    """What the command does; seconds in the network."""
     from voxelocity.infer import predict_files
 
-    predict_files(folder, scans if len(scans) == 1 else scans[0].parent, out, device="cpu", runtime="eager")
+    given = scans if len(scans) == 1 else scans[0].parent
+    written = predict_files(folder, given, out, device="cpu", runtime="eager", page=False)
+    return sum(scan.stage_seconds["network"] for scan in written)
 
 
 _SIDES = {"monai": run_monai, "voxelocity": run_ours}
@@ -175,10 +183,11 @@ def run_side(side: str, folder: Path, out: Path) -> None:
     if importlib.util.find_spec("skimage") is None:
         _take_components_from_scipy()
     watch, before = Stopwatch(), resource.getrusage(resource.RUSAGE_SELF)
-    _SIDES[side](folder, scans, out)
+    network_s = _SIDES[side](folder, scans, out)
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(json.dumps({"wall_s": watch.elapsed_s, "cpu_s": cpu_s, "peak_bytes": after.ru_maxrss * 1024}))
+    seconds = {"wall_s": watch.elapsed_s, "network_s": network_s, "cpu_s": cpu_s}
+    print(json.dumps({**seconds, "peak_bytes": after.ru_maxrss * 1024}))
 
 
 def _take_components_from_scipy() -> None:
@@ -236,9 +245,10 @@ def measure(source: Path, architecture: Path, rounds: int) -> dict[str, Any]:
 
         found["runs"] = alternate({side: partial(run, side) for side in _SIDES}, rounds)
         found |= compare(*(next(outs[side].rglob("*.nii.gz")) for side in _SIDES))
-        found["median_cpu_s"] = {
-            side: statistics.median(run["cpu_s"] for run in runs) for side, runs in found["runs"].items()
-        }
+        for key in ("cpu_s", "network_s"):
+            found[f"median_{key}"] = {
+                side: statistics.median(run[key] for run in runs) for side, runs in found["runs"].items()
+            }
     return found
 
 

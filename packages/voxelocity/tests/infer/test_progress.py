@@ -12,7 +12,8 @@ def test_each_pass_moves_the_bar_and_each_scan_the_count(monkeypatch):
     shown, called = [], []
     monkeypatch.setattr(PredictionProgress, "left_text", lambda self, share: "")
     monkeypatch.setattr(PredictionProgress, "update", lambda self, share, words: shown.append((share, words)))
-    job = SimpleNamespace(refs=("a", "b", "broken"), memory={"a": 1, "b": 1}, num_passes={"a": 1, "b": 3}.__getitem__)
+    memory = {case_id: SimpleNamespace(num_passes=num) for case_id, num in (("a", 1), ("b", 3))}
+    job = SimpleNamespace(refs=("a", "b", "broken"), memory=memory)
     progress = PredictionProgress(PlainConsole(file=io.StringIO()))
     hooks = PredictionHooks(on_windows=lambda: called.append("pass"), on_case=lambda scan: called.append(scan.case_id))
     watched = hooks.with_progress(progress)

@@ -33,7 +33,7 @@ _Inputs = Annotated[
     list[Path],
     typer.Argument(
         help=f"Scans ({format_names(formats=NAMED_FORMATS)} files, DICOM series), folders of them, or a .csv that "
-        "lists them. More models may come first: their logits are averaged.",
+        "lists them. More models may come first: they are averaged.",
         metavar="[MODEL...] INPUT...",
     ),
 ]

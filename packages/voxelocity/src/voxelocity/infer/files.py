@@ -28,7 +28,7 @@ from voxelocity.infer.model import Model
 from voxelocity.infer.models.open import open_models
 from voxelocity.infer.outputs import Output, check_no_scan_is_replaced, make_folder
 from voxelocity.infer.page import predictions_document
-from voxelocity.infer.parts import PartsPredictor
+from voxelocity.infer.parts import AveragePredictor, PartsPredictor
 from voxelocity.infer.pending import Scratch
 from voxelocity.infer.predictor import Predictor
 from voxelocity.infer.progress import PredictionProgress
@@ -111,7 +111,7 @@ def predict_files(
     `predictions.csv` there gets a row for each: seconds of each stage, memory, device, and milliliters of each class.
 
     Args:
-        models: the folder of a model (`infer.open_model`), or several, whose logits are averaged.
+        models: the folder of a model (`infer.open_model`), or several, which are averaged.
         inputs: files, folders and lists of scans, as `find_scans` takes them, or one of these.
         out: created if it does not exist. A scan is never replaced.
         options: the fields of `PredictRequest` and those of `PredictionHooks`.
@@ -147,7 +147,7 @@ def _predict_scans(request: PredictRequest, hooks: PredictionHooks) -> tuple[Pre
 
     job = plan_job(request, on_failure=hooks.on_failure, warn=warn)
     if request.probabilities:
-        if job.model.parts:
+        if job.model.parts and not job.model.is_average:
             raise InputError(
                 f"predict: {job.model.folder} is a model in parts, whose probabilities have no common scale; leave "
                 "--probabilities out, or name one part"
@@ -226,14 +226,23 @@ def _predict_all(
 
 
 def _load_predictor(
-    model: Model, job: PredictionJob, request: PredictRequest, hooks: PredictionHooks, device: Device
+    model: Model,
+    job: PredictionJob,
+    request: PredictRequest,
+    hooks: PredictionHooks,
+    device: Device,
+    *,
+    keeps_scores: bool = False,
 ) -> Predictor:
     """The model on a device, in the runtime that was asked for."""
+    scratch = Scratch(folder=job.out, keeps_probabilities=request.probabilities, keeps_scores=keeps_scores)
     if model.parts:
-        return PartsPredictor(
-            [_load_predictor(part, job, request, hooks, device) for part in model.parts],
-            [len(part.spec.labels) for part in model.parts],
-        )
+        parts = [
+            _load_predictor(part, job, request, hooks, device, keeps_scores=model.is_average) for part in model.parts
+        ]
+        if model.is_average:
+            return AveragePredictor(parts, model.spec, scratch)
+        return PartsPredictor(parts, [len(part.spec.labels) for part in model.parts])
     check_model(request.runtime, model, device)
     compile_prediction(model, device)
     forward = load_chosen(
@@ -244,7 +253,7 @@ def _load_predictor(
         model.spec,
         model.preparation,
         device=device,
-        scratch=Scratch(folder=job.out, keeps_probabilities=request.probabilities),
+        scratch=scratch,
         warn=hooks.warn,
         on_windows=hooks.on_windows,
         forward=forward,

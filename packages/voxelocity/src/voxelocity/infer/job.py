@@ -27,7 +27,7 @@ from voxelocity.data.decode.notes import as_one_data_set
 from voxelocity.infer.accumulator import Accumulators
 from voxelocity.infer.division import Side
 from voxelocity.infer.mask_files import mask_names
-from voxelocity.infer.memory import ScanMemory, memory_document, scan_memory
+from voxelocity.infer.memory import ScanMemory, memory_document, model_memory
 from voxelocity.infer.model import Model
 from voxelocity.infer.models.open import open_models
 from voxelocity.infer.outputs import (
@@ -91,13 +91,6 @@ class PredictionJob:
     def num_windows(self) -> int:
         """Of all scans, without mirrored ones."""
         return sum(memory.num_windows for memory in self.memory.values())
-
-    def num_passes(self, case_id: str) -> int:
-        """Forward passes for a scan by itself, mirrored ones included."""
-        window = self.model.spec.window
-        batches = -(-self.memory[case_id].num_windows // window.batch_size)
-        num_mirrorings: int = 2 ** len(set(window.mirror_axes))
-        return batches * num_mirrorings * max(1, len(self.model.parts))
 
     def num_ahead(self, free_bytes: int, *, num_devices: int = 1) -> int:
         """Scans to decode and prepare while one is predicted on each device: at most one more than devices."""
@@ -193,8 +186,7 @@ def plan_job(
         try:
             found = [read(file) for file in ref.images]
             scan = _spec_of(ref, found, model)
-            parts = (scan_memory(scan, part.spec, part.preparation) for part in model.parts or (model,))
-            memory[ref.case_id] = max(parts, key=lambda part: part.peak_bytes)
+            memory[ref.case_id] = model_memory(scan, model)
             headers[ref.case_id] = [
                 header.of_volume(ref.volume) if ref.volume and isinstance(header, SeriesHeader) else header
                 for header in found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from voxelocity.core.cases import index_dtype
 from voxelocity.core.contracts import DeterministicStage
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeSpec
-from voxelocity.infer.model import PredictionSpec
+from voxelocity.infer.model import Model, PredictionSpec, passes_of
 from voxelocity.infer.tiling import tiling_of
 from voxelocity.infer.window_config import FLOAT16_SUMS
 from voxelocity_observe.core.quantities import bytes_text
@@ -28,6 +28,7 @@ class ScanMemory:
         shape: of the scan in voxels.
         prepared_shape: after preparation; an upper bound if the preparation crops.
         num_windows: of the prepared volume.
+        num_passes: forward passes for the scan by itself, those of mirrored windows and of the preparation included.
         scan_bytes: the scan as decoded.
         preparing_bytes: scan and scratch arrays while it is prepared.
         image_bytes: the prepared image, as stored and as the network takes it.
@@ -39,6 +40,7 @@ class ScanMemory:
     shape: Index3
     prepared_shape: Index3
     num_windows: int
+    num_passes: int
     scan_bytes: int
     preparing_bytes: int
     image_bytes: int
@@ -72,11 +74,13 @@ def scan_memory(scan: VolumeSpec, spec: PredictionSpec, preparation: Determinist
         in_order=spec.window.blend == FLOAT16_SUMS,
     )
     num_voxels, num_windows = x * y * z, len(tiling.windows)
+    num_mirrorings = 2 ** len(set(spec.window.mirror_axes))
     values_per_window = (prepared.num_channels + spec.num_outputs) * math.prod(window)
     return ScanMemory(
         shape=scan.grid.shape,
         prepared_shape=prepared.grid.shape,
         num_windows=num_windows,
+        num_passes=math.ceil(num_windows / spec.window.batch_size) * num_mirrorings + passes_of(preparation, scan),
         scan_bytes=scan.image_bytes,
         preparing_bytes=scan.image_bytes + effect.scratch_bytes,
         image_bytes=prepared.num_channels * num_voxels * (np.dtype(prepared.dtype).itemsize + _FLOAT_BYTES),
@@ -84,6 +88,17 @@ def scan_memory(scan: VolumeSpec, spec: PredictionSpec, preparation: Determinist
         windows_bytes=_FLOAT_BYTES * min(spec.window.batch_size, num_windows) * values_per_window,
         labels_bytes=2 * np.dtype(index_dtype(len(spec.labels))).itemsize * scan.grid.num_voxels,
     )
+
+
+def model_memory(scan: VolumeSpec, model: Model) -> ScanMemory:
+    """The memory for a scan of this spec: that of the model's largest part, with the passes of all.
+
+    Raises:
+        ScanError: as `scan_memory`.
+    """
+    parts = [scan_memory(scan, part.spec, part.preparation) for part in model.parts or (model,)]
+    largest = max(parts, key=lambda part: part.peak_bytes)
+    return replace(largest, num_passes=sum(part.num_passes for part in parts))
 
 
 def memory_document(case_id: str, memory: ScanMemory, spec: PredictionSpec, *, place: str, free_bytes: int) -> Document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_checkable
@@ -183,14 +184,25 @@ def _grouped(entries: tuple[Kept, ...]) -> list[tuple[str, ...]]:
 class NeedsDevice(Protocol):
     """A preparation that runs a network of its own."""
 
-    def on_device(self, device: Device) -> DeterministicStage:
-        """The same, with its network on a device."""
+    def on_device(self, device: Device, on_windows: Callable[[], None] | None = None) -> DeterministicStage:
+        """The same, with its network on a device; `on_windows` is called before each of its forward passes."""
+        ...
+
+    def num_passes(self, spec: VolumeSpec) -> int:
+        """Forward passes of its network for a scan of this spec."""
         ...
 
 
-def placed(preparation: DeterministicStage, device: Device) -> DeterministicStage:
-    """The preparation, with its network on the device if it has one."""
-    return preparation.on_device(device) if isinstance(preparation, NeedsDevice) else preparation
+def placed(
+    preparation: DeterministicStage, device: Device, on_windows: Callable[[], None] | None = None
+) -> DeterministicStage:
+    """The preparation, with its network on the device if it has one. Arguments as `NeedsDevice.on_device`."""
+    return preparation.on_device(device, on_windows) if isinstance(preparation, NeedsDevice) else preparation
+
+
+def passes_of(preparation: DeterministicStage, spec: VolumeSpec) -> int:
+    """As `NeedsDevice.num_passes`; 0 of a preparation without a network."""
+    return preparation.num_passes(spec) if isinstance(preparation, NeedsDevice) else 0
 
 
 class ForeignNetwork(ABC):
@@ -229,6 +241,7 @@ class Model:
         unlearned: why its training is too short to be scored; "" where it is not, or where that is not known.
         parts: models whose classes are laid over each other, each with classes of its own (`infer.parts`); network and
             preparation are then those of the first. Empty for a single network.
+        is_average: whether parts have the same classes, and their probabilities are averaged on the scan's grid.
     """
 
     folder: Path
@@ -238,6 +251,7 @@ class Model:
     doubts: tuple[str, ...] = ()
     unlearned: str = ""
     parts: tuple[Model, ...] = ()
+    is_average: bool = False
 
     def describe_prepared(self) -> VolumeSpec:
         """What a scan of 100 x 100 x 100 voxels of 1 mm becomes."""

@@ -13,7 +13,7 @@ from voxelocity.core.region import Region
 from voxelocity.core.volume import ClassIndices, Volume
 from voxelocity.infer.arrays import Values
 from voxelocity.infer.model import PredictionSpec
-from voxelocity.infer.probabilities import Probabilities
+from voxelocity.infer.probabilities import MeanProbabilities, Probabilities, Scores
 from voxelocity.infer.sinks import ScanLabels
 from voxelocity.infer.stitched import Stitched
 from voxelocity_observe.core.clock import system_clock
@@ -35,7 +35,7 @@ class Prediction(NamedTuple):
         seconds: of each of `STAGES`; the first two overlap with other cases.
         device: where the network ran.
         runtime: which ran it.
-        probabilities: of every class, if they were asked for.
+        probabilities: of every class, if they were asked for, or `Scores`.
     """
 
     scan: Volume
@@ -43,7 +43,7 @@ class Prediction(NamedTuple):
     seconds: Mapping[str, float]
     device: Device
     runtime: str
-    probabilities: Probabilities | None
+    probabilities: Probabilities | MeanProbabilities | None
 
 
 class Loaded(NamedTuple):
@@ -68,10 +68,12 @@ class Scratch:
     Attributes:
         folder: for the scores of a scan that is too large; the system's temporary folder if None.
         keeps_probabilities: whether predictions of scans have `probabilities`, which are kept there too.
+        keeps_scores: whether these are `Scores`.
     """
 
     folder: Path | None = None
     keeps_probabilities: bool = False
+    keeps_scores: bool = False
 
 
 class PendingScan:
@@ -96,9 +98,10 @@ class PendingScan:
         shape, trace = case.volume.grid.shape, case.volume.trace
         self._labels = ScanLabels(shape, trace, spec, num_threads=num_threads, behind=behind)
         self._probabilities: Probabilities | None = None
-        if scratch.keeps_probabilities:
+        if scratch.keeps_probabilities or scratch.keeps_scores:
+            kind = Scores if scratch.keeps_scores else Probabilities
             with about_case(self.scan.case_id):
-                self._probabilities = Probabilities(shape, trace, spec, folder=scratch.folder, labels=self._labels)
+                self._probabilities = kind(shape, trace, spec, folder=scratch.folder, labels=self._labels)
 
     def take(self, sums_kxyz: Values, weights_xyz: Values | None, box: Region) -> None:
         (self._probabilities or self._labels).take(sums_kxyz, weights_xyz, box)

@@ -53,7 +53,8 @@ class Predictor:
         scratch: where scores and probabilities go that main memory should not hold; the system's temporary folder if
             None.
         warn: called with one sentence for each way in which memory was too small.
-        on_windows: called before each forward pass; what it raises ends the prediction.
+        on_windows: called before each forward pass, also of a network in the preparation; what it raises ends the
+            prediction.
         forward: the network loaded by one of `infer.runtimes` for this device; eager mode if None.
 
     Attributes:
@@ -76,7 +77,7 @@ class Predictor:
         self._spec = spec
         self.device = device
         self._scratch, self._warn = scratch or Scratch(), warn
-        self._preparation = placed(preparation, device)
+        self._preparation = placed(preparation, device, on_windows)
         self._runtime, self._run = forward or _load_directly(network, spec, device)
         # A CPU would gain nothing from it and would hold the scores of two tiles.
         self._restores_behind = device.type != "cpu"

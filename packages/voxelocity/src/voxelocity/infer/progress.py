@@ -21,7 +21,7 @@ class PredictionProgress(WorkProgress):
 
     def begin(self, job: PredictionJob) -> None:
         """The scans are known."""
-        self._job, self._num_all = job, sum(map(job.num_passes, job.memory))
+        self._job, self._num_all = job, sum(memory.num_passes for memory in job.memory.values())
         self._show()
 
     def watch(self, on_windows: Callable[[], None] | None) -> Callable[[], None]:
@@ -39,7 +39,7 @@ class PredictionProgress(WorkProgress):
         """A scan is predicted, or cannot be."""
         self._done.add(case_id)
         if self._job is not None and case_id in self._job.memory:
-            self._num_done += self._job.num_passes(case_id)
+            self._num_done += self._job.memory[case_id].num_passes
         self._num_passes = max(self._num_passes, self._num_done)
         self._show()
 

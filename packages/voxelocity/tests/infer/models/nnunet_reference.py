@@ -16,6 +16,30 @@ def labels_as_nnunet(networks, volume, patch, mirror_axes, *, order=(), thick=No
 
     `patch` and `mirror_axes` are those of nnU-Net, whose planes have two axes; `order` is that of overlapping classes.
     """
+    logits, trace = logits_as_nnunet(networks, volume, patch, mirror_axes, thick=thick)
+    if not order:
+        return restore_labels(logits.argmax(axis=0).astype(np.uint8), trace)
+    return restore_labels(_drawn(logits > 0, order), trace)
+
+
+def mean_as_nnunet(members, *, order=()):
+    """As `nnUNetv2_ensemble`, of several (logits, trace) that have one trace."""
+    tensors = [torch.from_numpy(logits).float() for logits, _ in members]
+    probabilities = [tensor.sigmoid() if order else tensor.softmax(0) for tensor in tensors]
+    mean = (sum(probabilities) / len(members)).numpy()
+    labels = _drawn(mean > 0.5, order) if order else mean.argmax(axis=0).astype(np.uint8)
+    return restore_labels(labels, members[0][1])
+
+
+def _drawn(masks, order):
+    labels = np.zeros(masks.shape[1:], np.uint8)
+    for index, mask in zip(order, masks, strict=True):
+        labels[mask] = index
+    return labels
+
+
+def logits_as_nnunet(networks, volume, patch, mirror_axes, *, thick=None):
+    """The mean logits of several networks on the spacing of the scan, float16, and what is left of the trace."""
     data = torch.from_numpy(volume.intensities())
     total = _logits(networks[0], data, patch, mirror_axes)
     for network in networks[1:]:
@@ -28,12 +52,7 @@ def labels_as_nnunet(networks, volume, patch, mirror_axes, *, order=(), thick=No
         wide = logits.astype(float)
         resampled = [as_skimage(one, shape, 1) if thick is None else in_planes(one, shape, 1, thick, 0) for one in wide]
         logits = np.stack(resampled).astype(np.float16)
-    if not order:
-        return restore_labels(logits.argmax(axis=0).astype(np.uint8), trace)
-    labels = np.zeros(logits.shape[1:], np.uint8)
-    for index, channel in zip(order, logits, strict=True):
-        labels[channel > 0] = index
-    return restore_labels(labels, trace)
+    return logits, trace
 
 
 def _logits(network, data, patch, mirror_axes):

@@ -254,6 +254,20 @@ def test_what_cannot_be_done_as_monai_does_it_is_refused_by_name(tmp_path, name)
     assert str(tmp_path / "b") in str(error.value)
 
 
+def test_a_window_that_fits_is_checked_without_torchs_compiler_and_another_is_refused_in_words(tmp_path, monkeypatch):
+    levels = {"channels": [4, 8, 8], "strides": [2, 2]}
+    network = nets.UNet(spatial_dims=3, in_channels=1, out_channels=3, norm="batch", **levels)
+    values = config(network={**UNET, **levels}, roi_size=[14, 12, 8])
+    with pytest.raises(InputError, match=r"cannot take its own windows of 14 x 12 x 8 \(.*Sizes of tensors"):
+        open_model(save(tmp_path / "odd", values, weights=network.state_dict()))
+
+    def refuse(*_):
+        raise AssertionError("shapes without memory import torch's compiler")
+
+    monkeypatch.setattr("voxelocity.infer.models.foreign_files._check_batch", refuse)
+    assert open_model(save(tmp_path / "even", config())).spec.window.shape_voxel == (16, 12, 8)
+
+
 def test_torchscript_is_refused_as_code(tmp_path):
     folder = save(tmp_path / "b", config())
     (folder / "models" / "model.pt").rename(folder / "models" / "model.ts")

@@ -290,6 +290,22 @@ def test_classes_of_masks_that_overlap_have_the_values_of_the_bundle(tmp_path, s
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "has_gpu", "is_last"),
+    [("whole body", False, True), ("whole body", True, False), ("slices", False, False), ("pediatric", False, False)],
+)
+def test_networks_that_a_cpu_computes_faster_so_have_their_channels_last(
+    tmp_path, scans, monkeypatch, name, has_gpu, is_last
+):
+    weights = "model_lowres.pt" if name == "whole body" else "model.pt"
+    folder = save_kind(tmp_path / "b", KINDS[name], scans[:1], weights=weights)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    assert open_model(folder).spec.precision.channels_last == is_last
+    monkeypatch.setattr("voxelocity.infer.models.bundle_network._MOST_LAST", 2)
+    assert not open_model(folder).spec.precision.channels_last
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_volume_that_the_network_cannot_take_whole_is_refused_by_its_size(tmp_path, scans):
     folder = save_kind(tmp_path / "b", KINDS["template"], scans[:1])
     odd = tmp_path / "odd.nii.gz"

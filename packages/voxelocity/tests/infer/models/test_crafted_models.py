@@ -55,14 +55,19 @@ CRAFTED = {
 }
 
 
+def save_orders(path, orders):
+    """As torch saves a pickle."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data.pkl", orders.content)
+        archive.writestr("model/version", "3\n")
+        archive.writestr("model/byteorder", "little")
+    return path
+
+
 @pytest.mark.parametrize("kind", CRAFTED)
 def test_a_crafted_pickle_is_refused_and_runs_nothing(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "model.pt"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("model/data.pkl", CRAFTED[kind].content)
-        archive.writestr("model/version", "3\n")
-        archive.writestr("model/byteorder", "little")
+    path = save_orders(tmp_path / "model.pt", CRAFTED[kind])
     with pytest.raises(InputError, match=r"model\.pt") as refused:
         read_checkpoint(path)
     # Torch's own text has several lines and advises to run what is in the file.
@@ -81,6 +86,41 @@ def test_a_pickle_of_any_other_object_is_refused(tmp_path):
         with pytest.raises(InputError):
             read_checkpoint(tmp_path / "model.pt")
     assert not (tmp_path / "ran").exists()
+
+
+def loss(dtype, *, state=b"", content="12345678"):
+    """A dictionary whose `loss` is a scalar of NumPy, of a dtype with this name and state."""
+    as_bytes = b"c_codecs\nencode\n" + text(content) + text("latin1") + b"\x86R"
+    as_dtype = b"cnumpy\ndtype\n" + text(dtype) + b"\x89\x88\x87R" + state
+    return Orders(b"}" + text("loss"), b"cnumpy._core.multiarray\nscalar\n", as_dtype, as_bytes, b"\x86Rs.")
+
+
+# The states (3, ">", None) and, of a field far behind the value, (3, "|", None, ("a",), {"a": (None, 2**31 - 1)}, 8).
+BIG = b"(K\x03" + text(">") + b"Ntb"
+FIELD = b"(K\x03" + text("|") + b"N(" + text("a") + b"t}" + text("a") + b"(NJ\xff\xff\xff\x7ftsK\x08tb"
+
+
+@pytest.mark.parametrize(
+    ("orders", "why"),
+    [
+        (loss("O8"), "numbers of O8"),
+        (loss("V8", state=FIELD), "numbers of V8"),
+        (loss("f8", state=BIG), "byte order of another machine"),
+        (loss("f8", content="1234"), "is damaged"),
+        (loss("f8", content=""), "is damaged"),
+    ],
+)
+def test_a_number_of_numpy_has_no_type_that_a_file_makes_up(orders, why, tmp_path):
+    with pytest.raises(InputError, match=why):
+        read_checkpoint(save_orders(tmp_path / "model.pt", orders))
+
+
+def test_numbers_of_numpy_become_those_of_python(tmp_path):
+    numbers = {"a": np.float64(0.1), "b": np.float32(0.25), "c": np.int64(-7), "d": np.int32(5), "e": np.bool_(True)}
+    torch.save({"log": [numbers]}, tmp_path / "model.pt")
+    (found,) = read_checkpoint(tmp_path / "model.pt")["log"]
+    assert found == numbers
+    assert {type(value) for value in found.values()} == {float, int, bool}
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -9,12 +9,25 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from infer.models.nnunet_reference import labels_as_nnunet
-from infer.models.test_nnunet import CLASSES, CPU, FLAT, REGIONS, labels_of, phantom, plans, save, trained
+from infer.models.nnunet_reference import labels_as_nnunet, logits_as_nnunet, mean_as_nnunet
+from infer.models.test_nnunet import (
+    ARCHITECTURE,
+    CLASSES,
+    CPU,
+    FLAT,
+    LABELS,
+    REGIONS,
+    labels_of,
+    phantom,
+    plans,
+    save,
+    trained,
+)
 from infer.models.test_nnunet_labels import as_batchgenerators
 from scipy.ndimage import binary_fill_holes
 
-from voxelocity.infer import open_model
+from voxelocity.infer import Predictor, open_model
+from voxelocity.infer.memory import model_memory, scan_memory
 from voxelocity.infer.model import placed
 from voxelocity.infer.models.nnunet_sums import with_float16_sums
 from voxelocity.infer.models.open import open_models
@@ -187,6 +200,56 @@ def test_a_cascade_of_three_is_refused(tmp_path):
         save(tmp_path / f"{NAMES}{name}", described=described, configuration=name, network={"num_channels": 3})
     with pytest.raises(InputError, match="3d_lowres is itself the second network of a cascade"):
         open_model(tmp_path / f"{NAMES}3d_cascade_fullres")
+
+
+def test_the_passes_of_both_networks_of_a_cascade_are_counted(tmp_path):
+    _, second = cascade(tmp_path)
+    scan, model, calls = phantom(), open_model(second), []
+    # Nothing is cropped, so that headers say how many windows there are.
+    scan = scan.with_(image=np.where(scan.image == 0, 1, scan.image))
+    predictor = Predictor(
+        model.network, model.spec, model.preparation, device=CPU, on_windows=lambda: calls.append("pass")
+    )
+    predictor.predict(scan)
+    earlier = model.preparation.earlier
+    first = scan_memory(scan.spec, earlier.spec, earlier.preparation).num_passes
+    assert 0 < first < len(calls) == model_memory(scan.spec, model).num_passes
+
+
+@pytest.mark.parametrize(("labels", "order"), [(LABELS, None), (REGIONS, [1, 2])], ids=["exclusive", "overlapping"])
+def test_configurations_are_averaged_on_the_grid_of_the_scan(tmp_path, voxelocity, labels, order):
+    options = {"labels": labels, "order": order}
+    folders = [planar(tmp_path / "flat", **options), save(tmp_path / "full", **options)]
+    scan, out, num = phantom(), tmp_path / "out", len(order or labels)
+    nib.save(nib.Nifti1Image(scan.image[0], scan.grid.matrix), tmp_path / "x.nii.gz")
+    words = ("--device", "cpu", "--no-page", "--probabilities", "--float16-sums")
+    done = voxelocity("predict", *folders, tmp_path / "x.nii.gz", "-o", out, *words)
+    assert done.status == 0, done.err
+    kinds = ((FLAT, (16, 12), (0, 1)), (ARCHITECTURE, (8, 16, 12), (0, 2)))
+    members = [
+        logits_as_nnunet(
+            [trained(seed=0, num_classes=num, architecture=architecture)],
+            open_model(folder).preparation(scan), patch, axes, thick=0,
+        )
+        for folder, (architecture, patch, axes) in zip(folders, kinds, strict=True)
+    ]  # fmt: skip
+    expected = mean_as_nnunet(members, order=order or ())
+    found = np.asarray(nib.load(out / "x.nii.gz").dataobj)
+    assert agreement(found, expected) > 0.999
+    alone = [mean_as_nnunet([member], order=order or ()) for member in members]
+    assert all(agreement(expected, labels) < 0.99 for labels in alone)
+    probabilities = nib.load(out / "probabilities" / "x.nii.gz").get_fdata()
+    assert probabilities.shape == (*scan.grid.shape, num)
+    # Halves and equal ones are rounded to a byte.
+    largest = probabilities.argmax(axis=-1) if order is None else (probabilities > 0.5).max(axis=-1) > 0
+    assert (largest == (found if order is None else found > 0)).mean() > 0.99
+
+
+def test_a_cascade_and_another_model_of_its_windows_are_averaged_by_probabilities(tmp_path):
+    _, second = cascade(tmp_path)
+    model = open_models([save(tmp_path / f"{NAMES}3d_fullres"), second])
+    assert model.is_average
+    assert [part.describe_prepared().num_channels for part in model.parts] == [1, 3]
 
 
 def archived(path, *folders, root):

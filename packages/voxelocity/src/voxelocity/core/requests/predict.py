@@ -25,7 +25,7 @@ class PredictRequest(UserRequest):
     CALL: ClassVar[str] = "vx.predict"
 
     models: tuple[Path, ...]
-    """The folder of a model (`infer.open_model`), or several, whose logits are averaged."""
+    """The folder of a model (`infer.open_model`), or several, which are averaged."""
     inputs: tuple[Path, ...]
     """Files, folders and lists of scans, as `find_scans` takes them."""
     out: Annotated[Path, Option(flags=("-o", "--out"))]

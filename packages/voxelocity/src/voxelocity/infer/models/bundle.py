@@ -14,7 +14,12 @@ from voxelocity.core.contracts import DeterministicStage
 from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.bundle_config import BundleConfig, Component
 from voxelocity.infer.models.bundle_grid import CheckWhole, PadToWindow
-from voxelocity.infer.models.bundle_network import Shaping, build_network, why_not_whole
+from voxelocity.infer.models.bundle_network import (
+    Shaping,
+    build_network,
+    is_faster_channels_last,
+    why_not_whole,
+)
 from voxelocity.infer.models.bundle_outputs import meaning_of
 from voxelocity.infer.models.bundle_prepare import preparation_of
 from voxelocity.infer.models.foreign_files import read_json
@@ -51,6 +56,7 @@ def open_bundle(folder: Path) -> Model:
     meaning = meaning_of(config, preparation, names)
     inferer = config.component("@inferer", "inferer")
     window, slice_axis, padding = _window(inferer)
+    described = config.component("@network_def", "network_def")
     kept = tuple(meaning.labels[sorted(meaning.labels)[index]] for index in meaning.kept_largest)
     spec_values = {
         "channels": channels,
@@ -59,14 +65,18 @@ def open_bundle(folder: Path) -> Model:
         "restored": meaning.restored,
         "keep_largest": kept if meaning.is_kept_on_scan else (),
         "window": window,
-        "precision": {"compute": "float32"},
+        "precision": {
+            "compute": "float32",
+            # A network of planes has kernels of two axes.
+            "channels_last": slice_axis is None and is_faster_channels_last(described, len(names)),
+        },
     }
     try:
         spec = PredictionSpec.parse(spec_values, where=str(config.path))
     except ConfigError as error:
         raise InputError(f"infer: {error}; run the bundle with MONAI itself") from None
     network = build_network(
-        config.component("@network_def", "network_def"),
+        described,
         config.weights_path(),
         (len(channels), *spec.window.shape_voxel),
         num_channels=len(names),

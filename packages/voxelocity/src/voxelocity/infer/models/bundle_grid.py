@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from voxelocity.core.contracts import StageEffect
@@ -23,7 +24,10 @@ from voxelocity_observe.core.errors import ScanError
 
 _SAME_SPACING_MM = 1e-3
 """MONAI's AFFINE_TOL."""
+_SAME_STEP = 1e-3
+"""So near to each other, MONAI leaves grids of equal shape alone."""
 _MAX_VOXELS = 2**31 - 1
+_PIECE_VOXELS = 1 << 20
 
 _CROP, _ORIENT, _RESAMPLE = "crop", "orient", "resample"
 Back = Literal["scores", "nearest", "linear"]
@@ -32,27 +36,41 @@ Back = Literal["scores", "nearest", "linear"]
 
 @dataclass(frozen=True)
 class ResampleAsMonai:
-    """Stage: as MONAI's `Spacing`, linear: the first voxel stays in place, and the last samples repeat the border."""
+    """Stage: as MONAI's `Spacing`, linear: the first voxel stays in place, and the last samples repeat the border.
+
+    Attributes:
+        spacing_mm: of the new grid.
+        back: what is brought back.
+        is_exact: whether values are MONAI's to the last bit, which takes longer. Its places of samples are off by up to
+            1e-14, so a sample on a voxel of value 0 may become 1e-13, and one between -1 and 1 may be 0 or not.
+    """
 
     spacing_mm: Spacing
     back: Back = "scores"
+    is_exact: bool = False
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
         shape, steps = self._plan(spec.grid, who="the scan")
         new = replace(spec, grid=_stepped(spec.grid, shape, steps), dtype="float32")
-        return StageEffect(spec=new, scratch_bytes=2 * max(spec.image_bytes, new.image_bytes))
+        # The exact one takes the image in float64.
+        num_arrays = 3 if self.is_exact else 2
+        return StageEffect(spec=new, scratch_bytes=num_arrays * max(spec.image_bytes, new.image_bytes))
 
     def fingerprint(self) -> str:
-        return f"Spacing{self.spacing_mm}"
+        return f"Spacing{self.spacing_mm}{self.is_exact}"
 
     def __call__(self, volume: Volume) -> Volume:
         shape, steps = self._plan(volume.grid, who=f"case '{volume.case_id}'")
         if steps == (1.0, 1.0, 1.0):
             return volume
         before = volume.grid.shape
-        positions = tuple(first_positions(*along_axis) for along_axis in zip(before, shape, steps, strict=True))
+        if self.is_exact:
+            kept = tuple(step == 1.0 for step in steps)
+            image = _interpolate_as_monai(volume, shape, self.spacing_mm, kept)
+        else:
+            image = interpolate(volume.image, tuple(map(first_positions, before, shape, steps)))
         return volume.with_(
-            image=interpolate(volume.image, positions),
+            image=image,
             grid=_stepped(volume.grid, shape, steps),
             trace=(*volume.trace, _spacing_record(before, shape, steps, self.back)),
         )
@@ -65,6 +83,8 @@ class ResampleAsMonai:
             if abs(old - new) > _SAME_SPACING_MM:
                 steps[axis] = new / old
                 shape[axis] = round((grid.shape[axis] - 1) * old / new + 1)
+        if tuple(shape) == grid.shape and all(abs(step - 1.0) <= _SAME_STEP for step in steps):
+            steps = [1.0, 1.0, 1.0]
         if math.prod(shape) > _MAX_VOXELS:
             raise ScanError(
                 f"infer: {who} would have {' x '.join(map(str, shape))} voxels at the spacing of the network, "
@@ -72,6 +92,57 @@ class ResampleAsMonai:
                 "mm in its header, or crop it"
             )
         return (shape[0], shape[1], shape[2]), (steps[0], steps[1], steps[2])
+
+
+def _interpolate_as_monai(
+    volume: Volume, shape: Index3, spacing_mm: Spacing, kept: tuple[bool, ...]
+) -> npt.NDArray[np.float32]:
+    """The image (c, x, y, z) at the samples of MONAI's `Spacing`, in its arithmetic, some planes at a time.
+
+    Args:
+        volume: before.
+        shape: after.
+        spacing_mm: after.
+        kept: the axes that keep their spacing.
+    """
+    theta = _theta(volume.grid, shape, spacing_mm, kept)
+    image = torch.from_numpy(np.ascontiguousarray(volume.image, dtype=np.float64))
+    # As torch's `affine_grid` spreads them.
+    x, *others = (torch.linspace(-1.0, 1.0, num, dtype=torch.float64) * (num - 1) / num for num in shape)
+    found = torch.empty((len(image), *shape))
+    thickness = max(1, _PIECE_VOXELS // math.prod(shape[1:]))
+    for start in range(0, shape[0], thickness):
+        planes = x[start : start + thickness]
+        along = torch.meshgrid(planes, *others, indexing="ij")
+        places = torch.stack([*reversed(along), torch.ones_like(along[0])], dim=-1)
+        samples = places.flatten(0, 2)[None].bmm(theta.mT).view(len(planes), 1, *shape[1:], 3)
+        # Each plane as a volume of its own, because these are what torch gives to its threads.
+        same = image.expand(len(planes), -1, -1, -1, -1)
+        values = torch.nn.functional.grid_sample(same, samples, padding_mode="border", align_corners=False)
+        found[:, start : start + len(planes)] = values[:, :, 0].transpose(0, 1)
+    return found.numpy()
+
+
+def _theta(grid: Grid, shape: Index3, spacing_mm: Spacing, kept: tuple[bool, ...]) -> torch.Tensor:
+    """What MONAI's `Spacing` gives to `affine_grid`, (1, 3, 4) float64. Arguments as `_interpolate_as_monai`."""
+    from monai.data.utils import affine_to_spacing, zoom_affine
+    from monai.networks.utils import to_norm_affine
+
+    before = grid.matrix
+    wanted = np.where(kept, affine_to_spacing(before), spacing_mm)
+    try:
+        after = zoom_affine(before, wanted, diagonal=False)
+        after[:3, 3] = before[:3, 3]
+        step = torch.from_numpy(np.linalg.solve(before, after))[None]
+    except np.linalg.LinAlgError:
+        raise ScanError(
+            f"infer: a scan has the affine {before[:3].tolist()}, whose axes lie in one plane; fix its header, or "
+            "leave it out"
+        ) from None
+    theta: torch.Tensor = to_norm_affine(step, grid.shape, shape)
+    # The last axis comes first there.
+    order = [2, 1, 0, 3]
+    return theta[:, order[:3]][:, :, order]
 
 
 def _stepped(grid: Grid, shape: Index3, steps: Spacing) -> Grid:

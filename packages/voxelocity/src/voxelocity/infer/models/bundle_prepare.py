@@ -105,7 +105,19 @@ def preparation_of(transforms: Sequence[Component]) -> BundlePreparation:
         if isinstance(stage, ResampleAsMonai) and any(isinstance(other, ResampleAsMonai) for other in stages):
             raise transform.error("is the second of its kind; only one is supported")
         stages.append(stage)
-    return BundlePreparation(tuple(stages))
+    takes_zeros_apart = [_takes_zeros_apart(stage) for stage in stages]
+    return BundlePreparation(
+        tuple(
+            replace(stage, is_exact=any(takes_zeros_apart[number:])) if isinstance(stage, ResampleAsMonai) else stage
+            for number, stage in enumerate(stages)
+        )
+    )
+
+
+def _takes_zeros_apart(stage: DeterministicStage) -> bool:
+    """Whether it makes a difference to a stage if a value is 0 or nearly 0."""
+    is_of_others = isinstance(stage, _Intensity) and dict(stage.options).get("nonzero")
+    return bool(is_of_others) or isinstance(stage, CropToNonzero)
 
 
 def check_keys(transform: Component, value: Any, wanted: str) -> None:

@@ -1,14 +1,16 @@
-"""Several models as one: the mean of their logits, window by window.
+"""Several models as one: the mean of their logits, window by window, or of their probabilities on the scan's grid.
 
-nnU-Net averages its folds the same way. The mean of logits commutes with blending, so the ensemble needs the memory of
-one prediction, not of one for each model; averaging probabilities would not.
+nnU-Net averages its folds in the first way. The mean of logits commutes with blending, so the ensemble needs the memory
+of one prediction, not of one for each model. Models that prepare or cover scans in different ways allow the second one
+alone, as nnU-Net averages configurations (`infer.parts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +19,25 @@ from voxelocity.core.axis_order import orientation_of, turn_onto
 from voxelocity.core.contracts import DeterministicStage, StageEffect
 from voxelocity.core.volume import Volume, VolumeSpec
 from voxelocity.infer.division import CaseDivision
-from voxelocity.infer.model import ForeignNetwork, Model, placed
+from voxelocity.infer.model import ForeignNetwork, Model, passes_of, placed
 from voxelocity_observe.core.device import Device
 from voxelocity_observe.core.errors import InputError, ScanError
+
+
+def ensemble_of(models: Sequence[Model]) -> Model:
+    """One model with the mean of all: of logits if all prepare and cover scans alike, else of probabilities.
+
+    Only the largest component is kept of a class that all models do so for.
+
+    Raises:
+        InputError: two models differ in classes or channels.
+    """
+    first = models[0]
+    for other in models[1:]:
+        _check_same(first, other, _meaning(first), _meaning(other))
+    if all(_covering(model) == _covering(first) for model in models):
+        return mean_of(models)
+    return _as_one(models, parts=tuple(models), is_average=True)
 
 
 def mean_of(models: Sequence[Model]) -> Model:
@@ -33,20 +51,28 @@ def mean_of(models: Sequence[Model]) -> Model:
     """
     first = models[0]
     for other in models[1:]:
-        _check_alike(first, other)
+        _check_same(first, other, _meaning(first) | _covering(first), _meaning(other) | _covering(other))
     distinct = {model.preparation.fingerprint(): model.preparation for model in models}
     order = list(distinct)
-    # The second network of a cascade takes more than the scan has.
     num_channels = first.describe_prepared().num_channels
-    kept = [name for name in first.spec.keep_largest if all(name in model.spec.keep_largest for model in models)]
     starts = [num_channels * order.index(model.preparation.fingerprint()) for model in models]
-    return Model(
-        folder=first.folder,
+    return _as_one(
+        models,
         network=MeanLogits([model.network for model in models], starts, num_channels).eval(),
-        spec=first.spec.model_copy(update={"keep_largest": tuple(kept), "division": _division(models)}),
         preparation=StackedPreparations(list(distinct.values())) if len(distinct) > 1 else first.preparation,
-        doubts=tuple(doubt for model in models for doubt in model.doubts),
+    )
+
+
+def _as_one(models: Sequence[Model], **changes: Any) -> Model:
+    """The first model with these changes, and with what all know about their training and quality."""
+    spec = models[0].spec
+    kept = tuple(name for name in spec.keep_largest if all(name in model.spec.keep_largest for model in models))
+    return replace(
+        models[0],
+        spec=spec.model_copy(update={"keep_largest": kept, "division": _division(models)}),
+        doubts=tuple(dict.fromkeys(doubt for model in models for doubt in model.doubts)),
         unlearned="; ".join(model.unlearned for model in models if model.unlearned),
+        **changes,
     )
 
 
@@ -106,9 +132,13 @@ class StackedPreparations:
         scratch_bytes = max(effect.scratch_bytes for effect in effects) + stacked.image_bytes
         return StageEffect(spec=stacked, scratch_bytes=scratch_bytes)
 
-    def on_device(self, device: Device) -> StackedPreparations:
+    def on_device(self, device: Device, on_windows: Callable[[], None] | None = None) -> StackedPreparations:
         """As `NeedsDevice`."""
-        return StackedPreparations([placed(stage, device) for stage in self._stages])
+        return StackedPreparations([placed(stage, device, on_windows) for stage in self._stages])
+
+    def num_passes(self, spec: VolumeSpec) -> int:
+        """As `NeedsDevice`."""
+        return sum(passes_of(stage, spec) for stage in self._stages)
 
     def fingerprint(self) -> str:
         return "+".join(stage.fingerprint() for stage in self._stages)
@@ -142,21 +172,29 @@ class StackedPreparations:
         return prepared[0].with_(image=np.concatenate([part.intensities() for part in prepared]), scaling=())
 
 
-def _check_alike(first: Model, other: Model) -> None:
-    spacings_mm = [
-        tuple(round(spacing, 6) for spacing in model.describe_prepared().grid.spacing_mm) for model in (first, other)
-    ]
-    for what, of_first, of_other in (
-        ("labels", first.spec.labels, other.spec.labels),
-        ("channels", first.spec.channels, other.spec.channels),
-        ("windows", first.spec.window, other.spec.window),
-        ("overlapping classes", first.spec.region_order, other.spec.region_order),
-        ("interpolated values", first.spec.restored, other.spec.restored),
-        ("spacings after preparation", *spacings_mm),
-    ):
-        if of_first != of_other:
+def _meaning(model: Model) -> dict[str, Any]:
+    """What models that are averaged must share."""
+    spec = model.spec
+    return {"labels": spec.labels, "channels": spec.channels, "overlapping classes": spec.region_order}
+
+
+def _covering(model: Model) -> dict[str, Any]:
+    """What models must share whose logits are averaged window by window."""
+    spec, prepared = model.spec, model.describe_prepared()
+    return {
+        "windows": spec.window,
+        "interpolated values": spec.restored,
+        "spacings after preparation": tuple(round(spacing, 6) for spacing in prepared.grid.spacing_mm),
+        # The second network of a cascade takes more than others.
+        "numbers of prepared channels": prepared.num_channels,
+    }
+
+
+def _check_same(first: Model, other: Model, of_first: dict[str, Any], of_other: dict[str, Any]) -> None:
+    for what, value in of_first.items():
+        if value != of_other[what]:
             raise InputError(
                 f"infer: the models in {first.folder} and {other.folder} cannot be averaged: their {what} differ "
-                f"({of_first} and {of_other}); predict with each alone, or train both with one plan "
+                f"({value} and {of_other[what]}); predict with each alone, or train both with one plan "
                 "(voxelocity train --folds all)"
             )

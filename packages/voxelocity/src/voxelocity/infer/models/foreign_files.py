@@ -16,15 +16,8 @@ from voxelocity.infer.runtimes.contract import in_one_line
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.plain import excerpt
 
-# The log in a checkpoint has numbers of these types. Earlier releases of numpy have its scalars in another module.
-_SCALAR = np.float64(0).__reduce__()[0]
-_NUMPY_TYPES: list[Any] = [
-    np.dtype,
-    *(type(np.dtype(name)) for name in ("float64", "float32", "int64", "int32", "bool")),
-    *((_SCALAR, f"{module}.multiarray.scalar") for module in ("numpy.core", "numpy._core")),
-]
 _MOST_ARRAY_BYTES = 16 << 20
-_ARRAY_DTYPES = ("b1", "f4", "f8", "i4", "i8", "u1")
+_DTYPES = ("b1", "f4", "f8", "i4", "i8", "u1")
 
 
 class _Dtype:
@@ -34,7 +27,9 @@ class _Dtype:
         self.name = name
 
     def __setstate__(self, state: object) -> None:
-        """Nothing in it is needed."""
+        """Of it, only the order of bytes is needed."""
+        if isinstance(state, tuple) and ">" in state[1:2]:
+            raise pickle.UnpicklingError("numbers in the byte order of another machine")
 
 
 class _Array:
@@ -44,21 +39,34 @@ class _Array:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, is_fortran, content = state
-        if dtype.name not in _ARRAY_DTYPES or not isinstance(content, bytes):
-            raise pickle.UnpicklingError(f"an array of {excerpt(dtype.name, 20)}")
-        flat = np.frombuffer(bytearray(content), dtype="<" + dtype.name)
-        self.array = flat.reshape(shape, order="F" if is_fortran else "C")
+        self.array = _values(dtype, content).reshape(shape, order="F" if is_fortran else "C")
 
 
 def _reconstruct(*_: object) -> _Array:
     return _Array()
 
 
-_ARRAY_TYPES: list[Any] = [
-    (_Dtype, "numpy.dtype"),
-    (_Array, "numpy.ndarray"),
-    *((_reconstruct, f"{module}.multiarray._reconstruct") for module in ("numpy.core", "numpy._core")),
-]
+def _number(dtype: object, content: object) -> bool | int | float:
+    """What a scalar of NumPy in a pickle becomes."""
+    (value,) = _values(dtype, content).tolist()
+    found: bool | int | float = value
+    return found
+
+
+def _values(dtype: object, content: object) -> np.ndarray[Any, Any]:
+    if not isinstance(dtype, _Dtype) or dtype.name not in _DTYPES or not isinstance(content, bytes):
+        raise pickle.UnpicklingError(f"numbers of {excerpt(getattr(dtype, 'name', dtype), 20)}")
+    return np.frombuffer(bytearray(content), dtype=f"<{dtype.name}")
+
+
+def _of_both(stand_in: object, name: str) -> list[tuple[object, str]]:
+    """Earlier releases of NumPy have what makes arrays and scalars in another module."""
+    return [(stand_in, f"{module}.multiarray.{name}") for module in ("numpy.core", "numpy._core")]
+
+
+# The log in a checkpoint has scalars of NumPy.
+_NUMBER_TYPES: list[Any] = [(_Dtype, "numpy.dtype"), *_of_both(_number, "scalar")]
+_ARRAY_TYPES: list[Any] = [*_NUMBER_TYPES, (_Array, "numpy.ndarray"), *_of_both(_reconstruct, "_reconstruct")]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -83,7 +91,7 @@ def read_checkpoint(path: Path, *, with_arrays: bool = False) -> dict[str, Any]:
     try:
         if with_arrays and path.stat().st_size > _MOST_ARRAY_BYTES:
             raise ValueError(f"it has {path.stat().st_size:,} bytes, more than an architecture takes")
-        with torch.serialization.safe_globals(_ARRAY_TYPES if with_arrays else _NUMPY_TYPES):
+        with torch.serialization.safe_globals(_ARRAY_TYPES if with_arrays else _NUMBER_TYPES):
             values = torch.load(path, map_location="cpu", mmap=not with_arrays, weights_only=True)
     except pickle.UnpicklingError as error:
         # Before it stands torch's advice to load the file as code.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -43,11 +44,15 @@ class CascadePreparation:
     predictor: Predictor | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)
 
-    def on_device(self, device: Device) -> CascadePreparation:
-        """The same, with the first network on a device."""
+    def on_device(self, device: Device, on_windows: Callable[[], None] | None = None) -> CascadePreparation:
+        """The same, with the first network on a device, as `NeedsDevice`."""
         earlier = self.earlier
-        predictor = Predictor(earlier.network, earlier.spec, earlier.preparation, device=device)
+        predictor = Predictor(earlier.network, earlier.spec, earlier.preparation, device=device, on_windows=on_windows)
         return replace(self, predictor=predictor)
+
+    def num_passes(self, spec: VolumeSpec) -> int:
+        """Of the first network, as `NeedsDevice`."""
+        return scan_memory(spec, self.earlier.spec, self.earlier.preparation).num_passes
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
         """As `NnunetPreparation.describe`, with what the first network takes while it predicts.

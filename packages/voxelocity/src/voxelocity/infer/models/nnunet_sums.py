@@ -19,7 +19,7 @@ def with_float16_sums(model: Model) -> Model:
     """
     if model.parts:
         parts = tuple(map(with_float16_sums, model.parts))
-        return replace(parts[0], folder=model.folder, spec=model.spec, doubts=model.doubts, parts=parts)
+        return replace(model, network=parts[0].network, preparation=parts[0].preparation, parts=parts)
     if not model.spec.window.blend.startswith("nnunet"):
         raise InputError(
             f"predict: {model.folder} is not a model of nnU-Net, whose predictor alone adds in float16; leave "

@@ -133,7 +133,7 @@ def open_model(folder: Path, *, factory: str = "") -> Model:
 
 
 def open_models(folders: Sequence[Path], *, factory: str = "", float16_sums: bool = False) -> Model:
-    """The model in the only folder, or the mean of the models in several. Arguments and errors as `open_model`.
+    """The model in the only folder, or the models in several as one (`ensemble_of`). Arguments as `open_model`.
 
     Args:
         folders: of the models.
@@ -141,16 +141,16 @@ def open_models(folders: Sequence[Path], *, factory: str = "", float16_sums: boo
         float16_sums: as in `PredictRequest`.
 
     Raises:
-        InputError: the models differ in what they predict or in how volumes are covered.
+        InputError: as `open_model`, or the models differ in what they predict.
     """
     models = [open_model(folder, factory=factory) for folder in folders]
     model = models[0]
     if len(models) > 1:
         if merged := [model.folder for model in models if model.parts]:
             raise InputError(f"infer: {merged[0]} is a model in parts, which is not averaged; name it alone")
-        from voxelocity.infer.models.ensemble import mean_of
+        from voxelocity.infer.models.ensemble import ensemble_of
 
-        model = mean_of(models)
+        model = ensemble_of(models)
     if float16_sums:
         from voxelocity.infer.models.nnunet_sums import with_float16_sums
 

@@ -3,7 +3,8 @@
     python packages/voxelocity-lab/benchmarks/start_from.py [--quick] [--only parts organs ...] [--within 40]
 
 - `parts`, `phantoms`: hippocampus from a run on its anterior part, and phantoms of three organs from a run on two of
-  them: seconds of training until the highest Dice that new weights have on the way of a minute, on the same cases.
+  them: seconds of training until the highest Dice that new weights have on the way of a minute, and until shares of it,
+  on the same cases.
 - `organs`: hippocampus (MR) from models of phantoms' spleens (CT): a run, nnU-Net's results, a MONAI bundle. Little of
   what they know helps; this shows what that costs or brings: Dice after one minute, on the way, and after five.
 - `networks`: the networks of these models with new weights, for a minute: how much of that is the network's.
@@ -62,6 +63,8 @@ _NEW = "new weights"
 _CARRIES = {"parts": ("anterior", "hippocampus"), "phantoms": ("two organs", "three organs")}
 _NETWORKS = ("nnU-Net's results", "MONAI bundle")
 """Models whose networks are not those of our rule."""
+_SHARES = (0.95, 0.99, 1.0)
+"""Of the highest Dice of new weights, near which noise decides."""
 _RATES = (1.0, 0.5, 0.25, 0.1)
 _TASKS = ("parts", "organs", "networks", "phantoms", "rates")
 # Start-up, end and everything else that a training takes beyond its budget.
@@ -357,11 +360,11 @@ def needed_models(task: str, jobs: Sequence[Job]) -> list[str]:
     return list(dict.fromkeys([*sources, *(_NETWORKS if task == "networks" else ())]))
 
 
-def sooner(new: Mapping[str, Any], started: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The highest Dice that new weights have on the way, and seconds of steps until both sides have it."""
+def sooner(new: Mapping[str, Any], started: Mapping[str, Any], share: float) -> dict[str, Any] | None:
+    """A share of the highest Dice that new weights have on the way, and seconds of steps until both sides have it."""
     if not new["curve"]:
         return None
-    target = max(dice for *_, dice in new["curve"])
+    target = share * max(dice for *_, dice in new["curve"])
     seconds = [
         next((trained_s for _, trained_s, _, dice in side["curve"] if dice >= target), None) for side in (new, started)
     ]
@@ -384,11 +387,12 @@ def summaries(found: Mapping[str, Any], sizes: Sizes) -> dict[str, Any]:
         }
         if task in _CARRIES and len(done) == 2:
             new, started = done[_NEW], done["from the part"]
-            pairs = [sooner(new[seed], started[seed]) for seed in new if seed in started]
-            factors = [pair["factor"] for pair in pairs if pair and pair["factor"]]
-            made[task]["times sooner"] = {
-                **spread(factors), "interval": bootstrap_interval(factors), "n": len(factors), "pairs": pairs,
-            }  # fmt: skip
+            for share in _SHARES:
+                pairs = [sooner(new[seed], started[seed], share) for seed in new if seed in started]
+                factors = [pair["factor"] for pair in pairs if pair and pair["factor"]]
+                made[task][f"times sooner at {share:g} of the Dice"] = {
+                    **spread(factors), "interval": bootstrap_interval(factors), "n": len(factors), "pairs": pairs,
+                }  # fmt: skip
     return made
 
 

@@ -1,6 +1,7 @@
 """The training that recipes share, on a line through points: where it ends, what a signal leaves, what it refuses."""
 
 import importlib
+import io
 import itertools
 import os
 import signal
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
 import voxelocity_lab.recipes.fit as recipe_fit
 from shared.recipe_call import call_of
@@ -43,6 +45,7 @@ def train(
     loss=mean_square,
     job_values=None,
     sinks=(),
+    console=None,
     compute="float32",
     **values,
 ):
@@ -52,7 +55,7 @@ def train(
     torch.manual_seed(0)
     network = torch.nn.Linear(2, 2)
     options = {} if clock is None else {"clock": clock}
-    call = call_of(out, out, resume=resume, overwrite=overwrite, sinks=sinks)
+    call = call_of(out, out, resume=resume, overwrite=overwrite, sinks=sinks, console=console or Console(quiet=True))
     with open_run(call, out, {"of": "a line"}, **options) as run:
         step = TrainingStep(
             network,
@@ -122,7 +125,7 @@ def test_the_switches_of_a_gpu_are_those_of_a_training_and_put_back_after_it(tmp
     assert asked == [(BackendConfig(tf32=False, fused_loss=False), CPU)]
 
 
-def test_a_time_budget_ends_the_training(tmp_path):
+def test_a_time_budget_ends_the_training_and_is_said(tmp_path):
     seconds = [0.0]
 
     def clock():
@@ -132,8 +135,10 @@ def test_a_time_budget_ends_the_training(tmp_path):
         seconds[0] += 1.0
         return make_batch(step)
 
-    state, _ = train(tmp_path, slow, clock=clock, steps=0, time_budget_s=30.0)
+    console = Console(file=io.StringIO(), width=200)
+    state, _ = train(tmp_path, slow, clock=clock, console=console, steps=0, time_budget_s=30.0)
     assert state.step == 30
+    assert f"trained 30 steps in 30 s, into {tmp_path}" in console.file.getvalue()
     assert state.trained_s == pytest.approx(30.0)
 
 

@@ -40,7 +40,7 @@ from voxelocity_lab.recipes.run import Run
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
 from voxelocity_observe.core.host import cpu_budget, peak_device_bytes, peak_host_bytes
-from voxelocity_observe.core.quantities import duration_text
+from voxelocity_observe.core.quantities import count_text, duration_text
 from voxelocity_observe.spans import span
 
 _WINDOW_S = 2.0
@@ -155,6 +155,12 @@ def fit(run: Run, job: FitJob) -> Fitted:
         run.warn(
             f"recipe: the training in {run.folder.path} has no score: {short}.{spent} Train for longer: give a longer "
             "--time-budget, or more fit.steps, with --overwrite"
+        )
+    elif run.world.is_leader:
+        run.console.print(
+            f"trained {count_text(state.step, 'step')} in {duration_text(state.trained_s)}, into {run.folder.path}",
+            highlight=False,
+            soft_wrap=True,
         )
     return Fitted(step=state.step, trained_s=state.trained_s, unlearned=short)
 

@@ -13,7 +13,7 @@ from voxelocity_observe.core.quantities import count_text
 
 Fold = int | Literal["all"]
 MAX_CLASSES = 65_535
-"""Background and ignored voxels included: indices are `index_dtype`, in which one value marks what is no class."""
+"""Background and ignored voxels included: indices are `index_dtype`, in which one value marks what has no class."""
 MAX_BYTE_CLASSES = 256
 """As many indices fit uint8, which compiled loops, kernels and overlapping classes need."""
 MAX_LABEL_VALUE = 65_535

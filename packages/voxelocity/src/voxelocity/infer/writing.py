@@ -164,7 +164,7 @@ class PredictionWriter:
 
 
 def _marks(model: Model) -> dict[str, str]:
-    """What the rows have in addition for `evaluate`: why there is no headline, and which classes the model merged."""
+    """What the rows have in addition for `evaluate`: why a headline is missing, and which classes the model merged."""
     spec = model.spec
     marks = {UNLEARNED: model.unlearned} if model.unlearned else {}
     return marks | ({MERGED: json.dumps(groups_of(spec.labels, spec.merged))} if spec.merged else {})

@@ -115,5 +115,5 @@ def _is_near(theirs: Sequence[float], own: Sequence[float]) -> bool:
 
 
 def spacing_text(values: Iterable[float]) -> str:
-    """Lengths as a person writes them: "1 x 1 x 2.5 mm"."""
+    """Lengths as they are usually written: "1 x 1 x 2.5 mm"."""
     return " x ".join(f"{float(value):.3g}" for value in values) + " mm"

@@ -198,7 +198,7 @@ def _matrices(content: bytes) -> dict[str, Any]:
     file = io.BytesIO(content)
     # Later versions pack their matrices, each of which may be of any size.
     if matfile_version(file)[0] != 0:
-        raise ValueError("it is no MATLAB file of version 4")
+        raise ValueError("it is not a MATLAB file of version 4")
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         found: dict[str, Any] = loadmat(file)

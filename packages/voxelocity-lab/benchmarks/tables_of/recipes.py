@@ -152,8 +152,7 @@ _GUIDE_ROWS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 
 def _guide_rows(record: dict[str, Any]) -> list[str]:
     # Records of earlier versions have none.
-    everything = (found.get("details", {}) for found in record["found"])
-    details: dict[str, Any] = next((found for found in everything if _GUIDE_ROWS.keys() <= found.keys()), {})
+    details: dict[str, Any] = next((found for found in record["found"] if _GUIDE_ROWS.keys() <= found.keys()), {})
     if not details:
         return []
     ways = list(details["epoch_s"])

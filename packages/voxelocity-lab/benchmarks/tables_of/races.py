@@ -119,8 +119,8 @@ def _timed_lines(races: Sequence[dict[str, Any]]) -> list[str]:
     longest = [record for record in races if record["limit_s"] == limit_s]
     gains = [record["ours_higher_by"][_FAST]["mean"] for record in longest]
     return [
-        f"After {duration_text(limit_s)} on {_machines(longest)}, Voxelocity's Dice differs from that of MONAI's fast recipe by "
-        f"{min(gains):+.3f} to {max(gains):+.3f}, on {count_text(len(gains), 'data set')} "
+        f"After {duration_text(limit_s)} on {_machines(longest)}, Voxelocity's Dice differs from that of MONAI's fast "
+        f"recipe by {min(gains):+.3f} to {max(gains):+.3f}, on {count_text(len(gains), 'data set')} "
         f"({' or '.join(sorted({_seeds(record) for record in longest}))} each).",
     ]
 

@@ -143,8 +143,8 @@ def diagnose_folder(
         diagnosis = diagnose(_profiled(read_facts(folder / RECORDING_NAME), folder))
     elif (folder / "run.yaml").exists():
         raise InputError(
-            f"diagnose: {folder} is a run of `voxelocity train`, which needs the package voxelocity; install it in "
-            "this environment"
+            f"diagnose: {folder} is a run of `voxelocity train`, which needs the engine; `pip install voxelocity` "
+            "in this environment"
         )
     else:
         raise InputError(

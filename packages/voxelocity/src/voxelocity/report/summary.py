@@ -103,8 +103,8 @@ def without_surface_text(scores: Sequence[CaseScore]) -> str:
         return ""
     num_measured = sum(value is not None for score in scores for value in score.hd95_mm.values())
     return (
-        f"{num_left_out} of {count_text(num_measured + num_left_out, 'structure')} left out, which are in the truth or "
-        "in the prediction alone"
+        f"{num_left_out} of {count_text(num_measured + num_left_out, 'structure')} left out because they are only in "
+        "the truth or only in the prediction"
     )
 
 

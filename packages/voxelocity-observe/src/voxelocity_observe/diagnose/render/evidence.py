@@ -188,7 +188,7 @@ def _fetches(facts: Facts) -> Table:
     }
     few = sorted(facts.fetches, key=lambda fetch: (fetch.key, fetch.worker))[:_MAX_FETCHES]
     more = f" (the first {_MAX_FETCHES})" if len(facts.fetches) > _MAX_FETCHES else ""
-    return record_table(f"Loaders and workers{more}", few, cells)
+    return record_table(f"Batches by loader and worker{more}", few, cells)
 
 
 def _per(seconds: float, count: int) -> str:

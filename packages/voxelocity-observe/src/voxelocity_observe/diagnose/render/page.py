@@ -169,7 +169,7 @@ def _cards(diagnosis: Diagnosis) -> list[Card]:
         ),
         Card(name="Waiting for data", value=share_text(waiting), note=f"of {duration_text(seen.watched_s)} watched"),
         Card(name="Causes found", value=f"{len(causes)}", note=first),
-        Card(name="Own cost", value=cost, note="of the watched time went into watching"),
+        Card(name="Own cost", value=cost, note="of the watched time was spent on watching"),
     ]
 
 
@@ -192,8 +192,8 @@ def ceiling_section(ceiling: Ceiling, *, few: str = "", beside: str = "") -> Sec
     network = TimeShare(name=NETWORK, seconds=ceiling.resident_s, share=1.0)
     waiting = [TimeShare(name=DATA, seconds=waited_s, share=1.0)] if waited_s > 0.0 else []
     colors = {NETWORK: style_for("forward").css, **({DATA: style_for("wait").css} if waiting else {})}
-    splits = {"Now": [network, *waiting], "Data always there": [network]}
-    totals = {"Now": _step_text(ceiling.step_s), "Data always there": _step_text(ceiling.resident_s)}
+    splits = {"Now": [network, *waiting], "Data always available": [network]}
+    totals = {"Now": _step_text(ceiling.step_s), "Data always available": _step_text(ceiling.resident_s)}
     factor = ceiling.step_s / max(ceiling.resident_s, 1e-12)
     how = "Estimated from the parts of the counted steps; the experiment was not done."
     if ceiling.basis == "measured":

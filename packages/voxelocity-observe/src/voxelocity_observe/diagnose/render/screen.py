@@ -199,7 +199,7 @@ def _files(diagnosis: Diagnosis, files: DiagnosisFiles, columns: int, *, has_evi
         yield from prose(
             f"Watching took {percent_text(diagnosis.own_share)} of the watched time.", columns, style="dim"
         )
-    hints = [] if has_evidence else ["--evidence shows the evidence"]
+    hints = [] if has_evidence else ["--evidence prints all evidence"]
     if diagnosis.findings:
         hints.append(f"voxelocity explain {diagnosis.findings[0].code} says more")
     if hints:

@@ -182,7 +182,7 @@ def without_places(keys: Mapping[str, Any], given: Mapping[str, Any], *, where: 
     if is_used and "data.cache.folder" not in flatten(Plan, given):
         warnings.warn(
             f"plan: {where} keeps prepared cases in {shortened(folder)}. The file may come from someone else, so "
-            f"they are now kept in {default_cache_folder()} now; if that folder is yours, add --set "
+            f"they are now kept in {default_cache_folder()}; if that folder is yours, add --set "
             f"{shlex.quote(f'data.cache.folder={folder}')}",
             UserWarning,
             stacklevel=2,

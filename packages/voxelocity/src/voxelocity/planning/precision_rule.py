@@ -313,6 +313,6 @@ def _compile_reason(device: str) -> str:
     if device == "cpu":
         return (
             "compiling takes 30 to 90 s before the first step, and on two cores steps then took as long as before "
-            "{turned_on}"
+            f"{turned_on}"
         )
     return f"compiling takes a minute before the first step, and its gain on a GPU has not been measured {turned_on}"

@@ -11,7 +11,7 @@ from voxelocity_observe.core.errors import DeviceMemoryError
 def in_pieces(image: torch.Tensor, step: int, num_pieces: int) -> str:
     """The warning that batches are divided from now on."""
     return (
-        f"train: {_described(image)} do not fit into the device's memory {image.device.type}; from step "
+        f"train: {_described(image)} do not fit into the memory of the device {image.device.type}; from step "
         f"{step} on, each batch is computed in {num_pieces} pieces, which trains the same weights up to rounding and "
         "takes one more forward pass; a smaller data.batch_size or data.patch.shape_voxel "
         "avoids it"
@@ -21,7 +21,7 @@ def in_pieces(image: torch.Tensor, step: int, num_pieces: int) -> str:
 def not_divisible(image: torch.Tensor, said: str) -> DeviceMemoryError:
     """The error where a batch must stay whole; `said` is the first line of torch's own error, here and below."""
     return DeviceMemoryError(
-        f"train: {_described(image)} do not fit into the device's memory {image.device.type} ({said}); "
+        f"train: {_described(image)} do not fit into the memory of the device {image.device.type} ({said}); "
         "pieces would change the result, because the network's batch norms use the whole batch: set a smaller "
         f"data.batch_size (now {len(image)}) or network.norm=instance"
     )

@@ -43,7 +43,7 @@ class CaseDifference:
 
     def in_words(self) -> str:
         """One line."""
-        notes = f"; other notes: {', '.join(self.notes)}" if self.notes else "; the same properties"
+        notes = f"; other properties: {', '.join(self.notes)}" if self.notes else "; the same properties"
         return (
             f"{self.configuration}, {self.case_id}: intensities differ by at most {self.intensity:.2g} "
             f"({self.num_other:,} of {self.num_voxels:,} voxels), {self.num_labels:,} labels differ{notes}"

@@ -39,9 +39,8 @@ def too_small(image: torch.Tensor, said: str) -> DeviceMemoryError:
 def too_large(image: torch.Tensor, said: str, place: Place) -> DeviceMemoryError:
     """The error where one rank of several cannot compute its share."""
     return DeviceMemoryError(
-        f"train: {_described(image)}, the share of rank {place.rank} of a batch, do not fit into the device's memory "
-        f"{image.device.type} ({said}); set a smaller data.batch_size, which counts the "
-        f"patches of all {place.size} ranks"
+        f"train: {_described(image)}, the share of rank {place.rank} of a batch, do not fit into the memory of the device "
+        f"{image.device.type} ({said}); set a smaller data.batch_size, which counts the patches of all {place.size} ranks"
     )
 
 

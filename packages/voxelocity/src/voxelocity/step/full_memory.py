@@ -12,8 +12,8 @@ def in_pieces(image: torch.Tensor, step: int, num_pieces: int) -> str:
     """The warning that batches are divided from now on."""
     return (
         f"train: {_described(image)} do not fit into the memory of the device {image.device.type}; from step "
-        f"{step} on, each batch is computed in {num_pieces} pieces, which trains the same weights up to rounding and "
-        "takes one more forward pass; a smaller data.batch_size or data.patch.shape_voxel "
+        f"{step} on, each batch is computed in {num_pieces} pieces, which trains the same weights up to "
+        "roundings and takes one more forward pass; a smaller data.batch_size or data.patch.shape_voxel "
         "avoids it"
     )
 
@@ -39,8 +39,9 @@ def too_small(image: torch.Tensor, said: str) -> DeviceMemoryError:
 def too_large(image: torch.Tensor, said: str, place: Place) -> DeviceMemoryError:
     """The error where one rank of several cannot compute its share."""
     return DeviceMemoryError(
-        f"train: {_described(image)}, the share of rank {place.rank} of a batch, do not fit into the memory of the device "
-        f"{image.device.type} ({said}); set a smaller data.batch_size, which counts the patches of all {place.size} ranks"
+        f"train: {_described(image)}, the share of rank {place.rank} of a batch, do not fit into the "
+        f"memory of the device {image.device.type} ({said}); set a smaller data.batch_size, which counts the "
+        f"patches of all {place.size} ranks"
     )
 
 

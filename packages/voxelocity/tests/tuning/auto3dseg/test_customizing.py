@@ -46,10 +46,10 @@ def every_file(work, part=""):
 @pytest.mark.parametrize(
     ("name", "written"),
     [
-        ("segresnet", {"batch_size": 1, "num_crops_per_image": 8, "auto_scale_allowed": False}),
-        ("segresnet2d", {"num_crops_per_image": 8, "auto_scale_allowed": False}),
-        ("dints", {"num_patches_per_iter": 8, "auto_scale_allowed": False}),
-        ("swinunetr", {"num_patches_per_iter": 8, "num_crops_per_image": 16, "auto_scale_allowed": False}),
+        ("segresnet", {"batch_size": 1, "num_crops_per_image": 8, "learning_rate": 0.0008}),
+        ("segresnet2d", {"num_crops_per_image": 8, "auto_scale_allowed": False, "learning_rate": 0.0008}),
+        ("dints", {"num_patches_per_iter": 8, "auto_scale_allowed": False, "learning_rate": 0.4}),
+        ("swinunetr", {"num_patches_per_iter": 8, "num_crops_per_image": 16, "learning_rate": 0.0008}),
     ],
 )  # fmt: skip
 def test_the_winner_is_written_into_the_files_of_every_fold_and_into_monais_object(work, trials, name, written):
@@ -71,6 +71,16 @@ def test_the_winner_is_written_into_the_files_of_every_fold_and_into_monais_obje
     assert "patches_per_step" in page
     # Of the memory that it costs.
     assert "MiB)" in page or "GiB)" in page or "KiB)" in page
+
+
+def test_a_learning_rate_stays_where_the_specs_say_so(work, trials):
+    trials()
+    before = parameters(work, "segresnet_0")["learning_rate"]
+    specs = {"segresnet": {**SPECS["universal"], "scale_learning_rate": False}}
+    result = customize(work, "segresnet", specs, console=quiet())["segresnet_0"]
+    assert result.study.winner["patches_per_step"] == 8
+    assert "learning_rate" not in result.values
+    assert parameters(work, "segresnet_0")["learning_rate"] == before
 
 
 def test_settings_that_nothing_beats_stay_and_a_trial_is_shown_by_its_median(work, trials):

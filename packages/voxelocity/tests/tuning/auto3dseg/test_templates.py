@@ -14,6 +14,7 @@ from voxelocity.tuning.auto3dseg.templates import (
     WINDOWS,
     OwnSettings,
     algorithm_knobs,
+    named_rate,
     read_parameters,
     written_keys,
 )
@@ -52,6 +53,35 @@ def test_a_script_steps_on_whole_batches_and_sees_as_many_patches_as_before(patc
     crops = keys["num_crops_per_image"]
     assert keys["num_patches_per_iter"] == patches <= images * crops
     assert keys["num_epochs"] * crops == pytest.approx(own.patches_per_case, abs=crops / 2 + 2 * crops)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "patches", "rate"),
+    [
+        ("segresnet", "learning_rate", 1, 0.05),
+        ("segresnet", "learning_rate", 2, None),
+        ("segresnet2d", "learning_rate", 4, 0.2),
+        ("segresnet", "learning_rate", 16, 0.8),
+        ("segresnet", "learning_rate", 40, 0.8),
+        ("dints", "training#learning_rate", 8, 0.2),
+        ("swinunetr", "learning_rate", 40, 0.282843),
+    ],
+)
+def test_the_learning_rate_follows_the_patches_of_a_step_as_far_as_was_measured(name, key, patches, rate):
+    keys = written_keys(name, OwnSettings(**{**vars(OWN), "learning_rate": 0.1}), settings(patches), has_gpu=False)
+    assert keys.get(key) == rate
+    assert key not in written_keys(name, OWN, settings(patches), has_gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"), [("segresnet", 0.0002), ("segresnet2d", 0.0002), ("dints", 0.2), ("swinunetr", 0.0004)]
+)
+def test_the_rate_of_a_template_is_its_own_key_unless_the_optimizer_takes_another(work, name, rate):
+    parameters = read_parameters(work / f"{name}_0", name)
+    assert named_rate(name, parameters) == rate
+    inner = parameters.get("training", parameters)
+    inner["optimizer"] = {**inner["optimizer"], "lr": 0.01}
+    assert named_rate(name, parameters) is None
 
 
 def test_the_keys_of_dints_stand_below_training():

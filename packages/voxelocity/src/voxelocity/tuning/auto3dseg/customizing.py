@@ -46,6 +46,7 @@ from voxelocity.tuning.auto3dseg.templates import (
     WINDOWS,
     OwnSettings,
     algorithm_knobs,
+    named_rate,
     read_parameters,
     written_keys,
 )
@@ -74,7 +75,8 @@ _FEW_TRIALS = 10
 _NOTE = (
     "patches_per_step is what the template trains on at once, whichever of its keys sets that. It changes what is "
     "learned, as in Auto3DSeg's own customization; the number of epochs follows, so that a training sees as many "
-    "patches as before. A range of one value, such as [2, 2], keeps it."
+    "patches as before, and so does the learning rate (scale_learning_rate: false keeps it). A range of one value, "
+    "such as [2, 2], keeps the patches."
 )
 
 
@@ -273,16 +275,19 @@ class _GroupSearch:
         console, scale = self.context.console or PlainConsole(), self.context.scale
         limits = trial_limits(self.machine, self.request.memory_limit_bytes)
         digest = configuration_digest(first.folder)
+        parameters = read_parameters(first.folder, first.name)
         task = AlgorithmTask(
             name=first.name,
             folder=str(first.folder),
             device=f"cuda:{self.machine.device_index or 0}" if on_device else "cpu",
-            case_shape=largest_case(first, read_parameters(first.folder, first.name)),
+            case_shape=largest_case(first, parameters),
             window_s=scale.window_s,
             num_windows=scale.num_windows,
             validation_s=scale.validation_s,
         )
         own = self._own_settings(task, digest, TrialLimits(seconds=limits.seconds))
+        if self.specs.scale_learning_rate:
+            own = replace(own, learning_rate=named_rate(first.name, parameters))
         knobs = algorithm_knobs(self.specs, own, has_gpu=on_device)
 
         def command(settings: Settings, *, answer: Path, limits: TrialLimits) -> Sequence[str]:

@@ -38,6 +38,8 @@ class AlgorithmSpecs(Config):
     """Patches on the device in a training step, whatever key of the template sets them: least and most."""
     range_num_sw_batch_size: _Range = (1, 40)
     """Windows that the network takes at once in a validation: least and most."""
+    scale_learning_rate: bool = True
+    """Whether the learning rate follows the patches in a training step."""
     validation_data_device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where a validation keeps the image and its prediction; "auto" tries both where there is a GPU."""
 

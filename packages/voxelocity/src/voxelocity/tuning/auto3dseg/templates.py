@@ -7,7 +7,8 @@ fixed to 1 unless `sliding_inferrer` says otherwise, whose `device` is where a p
 dints and swinunetr step on `num_patches_per_iter` of the patches that `num_images_per_batch` images give; the latter
 fills main memory alone. `num_sw_batch_size` and `sw_input_on_cpu` are of the validation.
 
-All of them change these keys again when a training begins, unless `auto_scale_allowed` is off.
+All of them change these keys again when a training begins, unless `auto_scale_allowed` is off. None changes its
+`learning_rate`, which was chosen for steps of its own size.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ _NEEDED = {
 _NEEDED_BY_ALL_SCRIPTS = ("data_list_file_path", "data_file_base_dir")
 # Of a training with more crops than this from each image, segresnet divides the epochs by it only.
 _MOST_DIVIDED = 3
+# With which power of the patches of a step the learning rate grows, and up to how many times as many that was measured
+# (benchmarks/auto3dseg_curves.py). AdamW at 0.0002 needs the whole factor; SGD at 0.2 jumps with it. Not measured:
+# swinunetr, whose rate is high for a transformer.
+_RATE_POWER = {"segresnet": 1.0, "segresnet2d": 1.0, "dints": 0.5, "swinunetr": 0.5}
+_MOST_SCALED = 8.0
 
 
 def prefix(name: str) -> str:
@@ -65,6 +71,7 @@ class OwnSettings:
         images_per_batch: that are loaded at once.
         epochs_per_validation: the fewest epochs of a training.
         crop_mode: of segresnet.
+        learning_rate: for steps of `patches`; None if it stays at that for all others.
         fixed: keys that the template would set by itself when a training begins, which must stay once that is off.
     """
 
@@ -78,6 +85,7 @@ class OwnSettings:
     images_per_batch: int = 1
     epochs_per_validation: int = 1
     crop_mode: str = "ratio"
+    learning_rate: float | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -120,6 +128,14 @@ def read_parameters(folder: Path, name: str) -> dict[str, Any]:
     return parameters
 
 
+def named_rate(name: str, parameters: Mapping[str, Any]) -> float | None:
+    """The learning rate that a key of the parameters sets; None if none does, or if the optimizer takes another one."""
+    inner = parameters["training"] if name == "dints" else parameters
+    rate, optimizer = inner.get("learning_rate"), inner["optimizer"]
+    is_taken = isinstance(optimizer, Mapping) and optimizer.get("lr") == f"@{prefix(name)}learning_rate"
+    return float(rate) if is_taken and isinstance(rate, (int, float)) else None
+
+
 def algorithm_knobs(specs: AlgorithmSpecs, own: OwnSettings, *, has_gpu: bool) -> tuple[Knob, ...]:
     """What is searched, beginning at the algorithm's own settings or, where a range leaves them out, at the nearest."""
 
@@ -137,8 +153,16 @@ def algorithm_knobs(specs: AlgorithmSpecs, own: OwnSettings, *, has_gpu: bool) -
 
 
 def written_keys(name: str, own: OwnSettings, settings: Settings, *, has_gpu: bool) -> dict[str, Any]:
-    """The keys of the parameters with which a training runs at these settings, and draws as many patches as before."""
+    """The keys of the parameters with which a training runs at these settings, and draws as many patches as before.
+
+    A training in larger steps has fewer of them, so its learning rate grows with the patches of a step: in proportion
+    (Goyal et al., "Accurate, large minibatch SGD", 2017) or with their square root (Krizhevsky, "One weird trick",
+    2014).
+    """
     patches = settings[PATCHES]
+    factor = min(patches / own.patches, _MOST_SCALED) ** _RATE_POWER[name]
+    rate = own.learning_rate
+    scaled = {} if rate is None or factor == 1.0 else {"learning_rate": float(f"{rate * factor:.6g}")}
     if name in SEGMENTERS:
         from_one = own.crop_mode == "ratio"
         crops = patches if from_one else 1
@@ -154,6 +178,7 @@ def written_keys(name: str, own: OwnSettings, settings: Settings, *, has_gpu: bo
         }
         return {
             **own.fixed,
+            **scaled,
             "auto_scale_allowed": False,
             "batch_size": 1 if from_one else patches,
             "num_crops_per_image": crops,
@@ -164,6 +189,7 @@ def written_keys(name: str, own: OwnSettings, settings: Settings, *, has_gpu: bo
     # A training steps as often as whole batches fit into what is loaded at once, so one must.
     crops = max(round(own.epoch_crops * patches / own.patches), math.ceil(patches / own.images_per_batch), 1)
     keys = {
+        **scaled,
         "auto_scale_allowed": False,
         "num_patches_per_iter": patches,
         "num_crops_per_image": crops,

@@ -75,7 +75,7 @@ def predict(console, tmp_path):
 
 
 def demo(console, tmp_path):
-    console.rule("For comparison: MONAI's own guide to fast training followed by hand")
+    console.rule("For comparison: MONAI's own guide to fast training, applied by hand")
     console.print(story_document(planted_story(tmp_path / "demo")).verdict)
 
 

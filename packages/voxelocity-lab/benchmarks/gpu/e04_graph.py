@@ -146,7 +146,7 @@ def _difference(ours: torch.nn.Module, theirs: torch.nn.Module) -> float:
 def _full(setting: Setting, case: StepCase) -> Row:
     """A device that has no memory left for a recording: the training continues."""
     if not setting.is_cuda:
-        return {"skipped": "only a GPU has graphs"}
+        return {"skipped": "CUDA graphs need a GPU"}
     said: list[str] = []
     batches = build_batches(case, setting.device, 2)
     step = build_step(case, setting.device, step_graph=True, said=said)

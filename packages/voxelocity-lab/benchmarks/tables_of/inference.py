@@ -30,7 +30,7 @@ def around_lines(record: dict[str, Any]) -> list[str]:
             sides,
             ("side", _NAMES.__getitem__),
             ("seconds around the network", lambda name: _around_text(around[name], sides[name], about["memory_gib"])),  # noqa: B023
-            ("ours quicker by", lambda name: _ratio_text(name, around)),  # noqa: B023
+            ("ours faster by", lambda name: _ratio_text(name, around)),  # noqa: B023
             ("peak memory above the network", lambda name: _peak_text(sides[name])),  # noqa: B023
             ("same labels", lambda name: _agreement_text(name, sides[name])),  # noqa: B023
             ("n", lambda name: len(around[name])),  # noqa: B023
@@ -102,7 +102,7 @@ def nnunet_lines(record: dict[str, Any]) -> list[str]:
         ("lowest agreement of a case", lambda row: f"{row[1]['lowest_agreement'] * 100:.2f} %"),
         ("nnU-Net, s", lambda row: f"{row[1]['median_s']['nnunet']:.2f}"),
         ("Voxelocity, s", lambda row: f"{row[1]['median_s']['voxelocity']:.2f}"),
-        ("ours quicker by", lambda row: _quicker_by(row[1]["seconds"])),
+        ("ours faster by", lambda row: _quicker_by(row[1]["seconds"])),
         ("ours over its slowest stage", lambda row: _over_slowest_stage(row[1])),
     )
     source = f"n = {record['repeats']}. Load average before: {record['load_average']:.1f}. {source_line(record)}"
@@ -117,7 +117,7 @@ def nnunet_kind_lines(record: dict[str, Any]) -> list[str]:
         ("model", lambda row: row[0]),
         ("lowest agreement of a case", lambda row: f"{row[1]['voxelocity']['lowest_agreement'] * 100:.2f} %"),
         ("with --float16-sums", lambda row: f"{row[1]['voxelocity float16']['lowest_agreement'] * 100:.2f} %"),
-        ("ours quicker by", lambda row: _quicker_by(row[1]["seconds"])),
+        ("ours faster by", lambda row: _quicker_by(row[1]["seconds"])),
         ("and in CPU time", lambda row: _quicker_by(row[1]["cpu_seconds"])),
     )
     cases = sum(found["num_cases"] for found in record["kinds"].values())
@@ -148,7 +148,7 @@ def bundle_lines(record: dict[str, Any]) -> list[str]:
             lambda name: f"{found[name]['num_classes']['voxelocity']} of {found[name]['network_classes']}",
         ),
         ("agreement on the foreground", lambda name: f"{found[name]['agreement'] * 100:.3f} %"),
-        ("ours quicker by, in CPU time", quicker_by),
+        ("ours faster by, in CPU time", quicker_by),
         ("our time in the network", share_text),
     )
     source = (

@@ -1,4 +1,4 @@
-"""The table of public data sets whose folders are understood."""
+"""The table of public data sets whose folders are recognized."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def layout_lines(record: dict[str, Any]) -> list[str]:
         for name, found in record["layouts"].items()
     ]
     alone = sum(not found["without_options"] for found in record["layouts"].values())
-    heads = ("folder as in", "understood", "with", "cases", "channels", "classes")
+    heads = ("layout of", "recognized", "with option", "cases", "channels", "classes")
     return [
         *markdown_table(heads, rows),
         "",
-        f"Three patients each, names as published, random content; {alone} of {len(rows)} without an option.",
+        f"Three patients each, names as published, random content; {alone} of {len(rows)} need no option.",
         "",
         source_line(record),
     ]

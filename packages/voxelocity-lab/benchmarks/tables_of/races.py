@@ -39,14 +39,14 @@ def full_lines() -> list[str]:
     races = _races()
     if not races:
         return []
-    lines = [f"## {_FULL}", "", "Times to a Dice: median, least and most of the seeds that reached it.", ""]
+    lines = [f"## {_FULL}", "", "Times to a Dice: median, minimum and maximum of the seeds that reached it.", ""]
     lines += markdown_table(
         _TARGET_HEADS, (row for record in races if record["target_dice"] for row in _target_rows(record))
     )
     lines += [
         "",
-        "Dice after a fixed time: medians, and the mean of Voxelocity less the peer with its 95 % interval. Pairs are "
-        "of one seed, or of one case where there is a single seed.",
+        "Dice after a fixed time: medians, and the mean difference (Voxelocity minus the peer) with its 95 % interval. "
+        "Pairs are of one seed, or of one case if there is a single seed.",
         "",
     ]
     timed = [record for record in races if not record["target_dice"]]
@@ -98,10 +98,10 @@ def _factor_lines(record: dict[str, Any]) -> list[str]:
     heads = [f"{side}, {home}" for side in ("same network", "own choices") for home in ("first run", "again")]
     rows = [(peer, *(_times(home, side, peer) for side, home in kinds)) for peer in (_FAST, _PLAIN)]
     return [
-        f"Times sooner at Dice {record['target_dice']:g} on the {_data(record).partition(',')[0]}, medians of "
-        f"{len(record['seeds'])} alternating rounds; each first run has an empty home folder:",
+        f"Speed-up to Dice {record['target_dice']:g} on the {_data(record).partition(',')[0]}, medians of "
+        f"{len(record['seeds'])} alternating rounds; a first run starts with an empty home folder:",
         "",
-        *markdown_table(("sooner than", *heads), rows),
+        *markdown_table(("faster than", *heads), rows),
         "",
     ]
 
@@ -119,8 +119,8 @@ def _timed_lines(races: Sequence[dict[str, Any]]) -> list[str]:
     longest = [record for record in races if record["limit_s"] == limit_s]
     gains = [record["ours_higher_by"][_FAST]["mean"] for record in longest]
     return [
-        f"After {duration_text(limit_s)} on {_machines(longest)}, Voxelocity's Dice is that of MONAI's fast recipe "
-        f"{min(gains):+.3f} to {max(gains):+.3f}, on {count_text(len(gains), 'data set')} "
+        f"After {duration_text(limit_s)} on {_machines(longest)}, Voxelocity's Dice differs from that of MONAI's fast "
+        f"recipe by {min(gains):+.3f} to {max(gains):+.3f}, on {count_text(len(gains), 'data set')} "
         f"({' or '.join(sorted({_seeds(record) for record in longest}))} each).",
     ]
 

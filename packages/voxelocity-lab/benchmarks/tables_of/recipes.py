@@ -95,7 +95,7 @@ def spleen_lines(record: dict[str, Any]) -> list[str]:
         f"n = {len(changes[0].epoch_s)} rounds, alternating: medians; factors are medians of the ratios within rounds. "
         f"A training that had not reached the Dice after {limit} ended then. Least and most of the rounds:",
         "",
-        *markdown_table(("", "epochs trained", "an epoch", "to the Dice", "best Dice on the way"), rows),
+        *markdown_table(("", "epochs trained", "an epoch", "to the Dice", "best Dice during training"), rows),
         "",
         source_line(record),
     ]
@@ -216,7 +216,7 @@ def _aucs(scores: dict[str, Any]) -> list[str]:
             if baseline != "chance"
         ]
     num = sum(piece["patch_auc"] is not None for piece in scores["pieces"].values())
-    again = f"; in brackets: 95 % intervals, by drawing the {scores['drawn_again']} again" if intervals else ""
+    again = f"; in brackets: bootstrap 95 % intervals over the {scores['drawn_again']}" if intervals else ""
     lines = [*markdown_table(("AUC of", "all together", "median tile", "least"), rows), ""]
     lines += [f"Median and least of the {num} tiles with both classes{again}.", *_gains(scores), ""]
     return lines

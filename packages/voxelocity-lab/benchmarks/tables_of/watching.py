@@ -24,7 +24,7 @@ def own_cost_lines(record: dict[str, Any]) -> list[str]:
             rows.append((what, "n/a", row["note"], 0))
             continue
         if "told_share" in row:
-            rows.append((f"{what}: its own CPU time while it watches, as it tells it", percents(row["told_share"]),
+            rows.append((f"{what}: its own CPU time while it watches, as it reports it", percents(row["told_share"]),
                          "of one core", row["told_share"]["n"]))  # fmt: skip
         rows += [
             (f"{what}: its own CPU time, start-up included", percents(row["own_share"]), "of the program's time",
@@ -38,13 +38,13 @@ def own_cost_lines(record: dict[str, Any]) -> list[str]:
 
 @of_records("diagnose_guides.json")
 def guide_lines(record: dict[str, Any]) -> list[str]:
-    """Idioms of MONAI's guides: what the diagnosis named, what it promised, what the changed line brought."""
+    """Idioms of MONAI's guides: what the diagnosis named, what it predicted, what the changed line brought."""
     return _diagnosed(record)
 
 
 @of_records("diagnose_held_out.json")
 def diagnosed_lines(record: dict[str, Any]) -> list[str]:
-    """Programs with a planted fault: what the diagnosis named, what it promised, what the change brought."""
+    """Programs with a planted fault: what the diagnosis named, what it predicted, what the change brought."""
     return _diagnosed(record)
 
 
@@ -62,7 +62,7 @@ def _diagnosed(record: dict[str, Any]) -> list[str]:
             script.get("n", ""),
             str(script["commit"] or "unknown")[:12],
         ))  # fmt: skip
-    heads = ("script", "first cause", "promised", "achieved", "least to most", "n", "commit")
+    heads = ("script", "first cause", "predicted", "achieved", "least to most", "n", "commit")
     return [*markdown_table(heads, rows), "", source_line(record)]
 
 

@@ -233,9 +233,9 @@ def test_the_page_and_the_record_are_written_and_agree(record, tmp_path):
         "2 rounds, each with one seed",
         "1.11 times as fast",
         "float32 1 1 to 1 2 2.0×",
-        "Each of the 2 pairs of trainings has one seed and is judged on 3 cases.",
+        "Each of the 2 pairs of trainings has one seed and is scored on 3 cases.",
         "voxelocity bench amp --quick",
-        "their figures mean nothing",
+        "ignore their figures",
     ):
         assert phrase in text
     plain = json.loads(kept.read_text())

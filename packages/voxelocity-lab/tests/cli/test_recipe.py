@@ -38,7 +38,7 @@ def test_without_arguments_recipes_are_listed_and_what_is_missing_is_named(voxel
     told = voxelocity("recipe")
     assert told.status == 2
     assert "tractography  new streamlines" in told.out
-    assert "predict       with what was trained; `inference` is the same" in told.out
+    assert "predict       with the trained model; `inference` is the same" in told.out
     told = voxelocity("recipe", "spleen", "train")
     assert_refused(
         told, "missing: a data set, the folder of the run, -o; write voxelocity recipe spleen train DATA -o OUT"

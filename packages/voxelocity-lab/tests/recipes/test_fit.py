@@ -149,7 +149,7 @@ def test_a_budget_spent_before_the_first_step_is_said_and_marks_the_training(tmp
     assert "no training step" in fitted.unlearned
     (warning,) = [event for event in read_events(tmp_path / "late" / "events.jsonl") if event["event"] == "warning"]
     assert "has no score" in warning["text"]
-    assert "What came before the steps took most of the time budget of 30 s" in warning["text"]
+    assert "Start-up and preparation took most of the time budget of 30 s" in warning["text"]
     assert "--overwrite" in warning["text"]
     short, _ = train(tmp_path / "short", steps=3)
     assert "only 3 training steps" in short.unlearned

@@ -55,10 +55,7 @@ def test_predicting_other_data_leaves_the_results_of_the_run_alone(name, request
     assert files_of(tmp_path / "run") == before
     results = tmp_path / "run" / "predicted_other"
     assert json.loads((results / "data.json").read_text()) == {"data": str(other)}
-    assert (
-        f"is not the place of the data that this run was trained on ({trained_on_of(name, tmp_path)})"
-        in said.getvalue()
-    )
+    assert f"is not the data that this run was trained on ({trained_on_of(name, tmp_path)})" in said.getvalue()
     if name in ("brain", "spleen"):
         # All are predicted; this copy of the training's data says which of them were held out.
         assert len(list((results / "predictions").glob("*.nii.gz"))) == {"brain": 5, "spleen": 6}[name]

@@ -132,7 +132,8 @@ def test_a_command_is_watched_and_its_diagnosis_shown_and_written(voxelocity, pl
     assert "Trace    diagnosis/timeline.json" in shown.out
     assert shown.err == (
         "voxelocity: watching python train.py --json -o x -- y; it is stopped once enough is recorded, after at most "
-        "120 s of steps, and cannot write files while it stops; Ctrl-C diagnoses what is recorded by then\n"
+        "120 s of steps, and cannot write files while it is being stopped; press Ctrl-C to diagnose what is recorded "
+        "so far\n"
     )
     stored = read_diagnosis(tmp_path / "diagnosis")
     assert stored.facts.command == ("python", "train.py", "--json", "-o", "x", "--", "y")
@@ -339,7 +340,7 @@ def test_a_disk_that_fills_costs_the_files_and_not_the_diagnosis(voxelocity, pla
     assert shown.status == 1
     assert "1. Batches are made in the training's own thread, one after the other [VX101]" in shown.out
     assert "Page " not in shown.out
-    assert "No space left on device; standard output holds all there is of this" in shown.err
+    assert "No space left on device; the diagnosis is only on standard output" in shown.err
 
 
 def test_the_folder_of_a_run_is_diagnosed_from_its_events(voxelocity, play, tmp_path):

@@ -17,7 +17,7 @@ def test_cuda_without_a_number_is_the_current_device_of_the_calling_thread(monke
 
 def test_cuda_without_a_device_is_refused_with_the_cure(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match=r"'cuda' was asked for.*sees no CUDA device; use 'cpu'"):
+    with pytest.raises(ConfigError, match=r"'cuda' was requested.*sees no CUDA device; use 'cpu'"):
         numbered("cuda")
 
 

@@ -79,10 +79,10 @@ def test_what_other_programs_do_never_comes_before_the_programs_own_cause(half_w
     diagnosis = diagnose(half_waiting, rules=rules)
     assert [finding.code for finding in diagnosis.findings] == ["B", "A", "C"]
     assert diagnosis.verdict == (
-        "The network spends 50 % of the training time waiting for data: cause B; the machine holds it back, too: "
+        "The network spends 50 % of the training time waiting for data: cause B; the machine also slows it down: "
         "cause A."
     )
-    assert diagnose(half_waiting, rules=rules[:1]).verdict.startswith("The machine holds this program back: cause A")
+    assert diagnose(half_waiting, rules=rules[:1]).verdict.startswith("The machine slows this program down: cause A")
 
 
 def test_a_cause_that_nobody_can_put_a_figure_on_goes_before_trifles(half_waiting):
@@ -133,12 +133,12 @@ def test_what_was_not_measured_is_said_with_its_reason(clean):
     assert missing[0] == "NVML"
     assert ("the ceiling (the loop has no batch of its own): it is estimated from the steps' parts") in missing
     assert "the machine while the program ran: cores, memory, other programs" in missing
-    assert "which lines the time went to: no stacks were taken" in missing
+    assert "where in the code the time was spent: no stacks were sampled" in missing
     assert "how fast the storage reads the program's files" in missing
 
 
 def test_that_there_was_no_experiment_and_what_the_ceiling_rests_on_is_one_line(clean):
-    note = "the ceiling: no experiment was made because none was asked for"
+    note = "the ceiling: no experiment was done because none was requested"
     facts = replace(clean, experiments=[], not_measured=[note])
     assert [text for text in diagnose(facts).not_measured if "ceiling" in text] == [
         f"{note}; it is estimated from the steps' parts"
@@ -150,9 +150,7 @@ def test_a_change_of_load_among_the_experiments_is_told(clean, make):
     diagnosis = diagnose(replace(clean, steps=[*clean.steps, *later]))
     (told,) = [text for text in diagnosis.not_measured if text.startswith("a constant load on the machine")]
     assert "took 1.6 times as long during the experiments" in told
-    assert diagnosis.verdict.endswith(
-        "; the machine's load changed during the measurement, so take the gains as rough."
-    )
+    assert diagnosis.verdict.endswith("; the machine's load changed during the measurement, so the gains are rough.")
     assert "load changed" not in diagnose(clean).verdict
 
 
@@ -236,7 +234,9 @@ def test_a_network_that_could_be_faster_is_told_how(clean, changes, told):
 
 def test_validation_epoch_starts_and_the_loop_have_words_of_their_own(clean, make):
     huge = verdict(clean, passes=[make.between("validation", 10.0, at=50)])
-    assert huge == ("50 % of the watched time goes into validation: validation is done too often or on too many scans.")
+    assert huge == (
+        "50 % of the watched time is spent on validation: validation is done too often or on too many scans."
+    )
     starts = verdict(clean, loaders=[make.loader(num_workers=2)], passes=[make.between("epoch start", 10.0, at=50)])
     assert starts.startswith("50 % of the watched time passes before the first batch of an epoch: workers are started")
     loop = verdict(clean, steps=make.steps({"forward": 0.06, "other": 0.04}))
@@ -245,7 +245,7 @@ def test_validation_epoch_starts_and_the_loop_have_words_of_their_own(clean, mak
 
 def test_a_machine_that_swaps_is_named(clean):
     host = replace(clean.host, swap_in_bytes=2**30, swap_out_bytes=2**30)
-    assert verdict(clean, host=host) == "The machine holds this program back: the machine swaps."
+    assert verdict(clean, host=host) == "The machine slows this program down: the machine swaps."
 
 
 def test_few_steps_are_owned_up_to(clean):
@@ -274,7 +274,7 @@ def test_no_step_counted_asks_for_a_longer_run(clean):
 
 def test_a_program_without_torch_is_told_so(clean):
     none = {"steps": [], "experiments": [], "main": replace(clean.main, versions={"numpy": "2.0"})}
-    assert verdict(clean, **none) == "This program never imported torch, so there is no training to look at."
+    assert verdict(clean, **none) == "This program never imported torch, so there is no training to analyze."
     assert verdict(clean, **none, ended=None, status=2).startswith("This program never imported torch")
     none["main"] = replace(clean.main, versions={"torch": "2.13.0"})
     assert "no torch optimizer made a step" in verdict(clean, **none, ended=None, status=-9)
@@ -317,7 +317,7 @@ def test_the_programs_own_cause_is_named_before_a_busy_machine(waiting, make):
     facts = waiting(0.15, make.loader(num_workers=0), make.fetch(batch_s=0.15, worker=-1))
     told = verdict(facts, host=HostFacts(num_cpus=2, num_machine_cpus=2, cpu_share=0.3, others_share=1.6))
     assert told.startswith("The network spends 60 % of the training time waiting for data: batches are made in")
-    assert told.endswith("; the machine holds it back, too: other programs use the same cores.")
+    assert told.endswith("; the machine also slows it down: other programs use the same cores.")
 
 
 def test_small_gains_of_computing_are_told_behind_that_nothing_is_wrong(clean, make):

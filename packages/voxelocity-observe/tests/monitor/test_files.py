@@ -138,7 +138,7 @@ def test_a_disk_that_fills_costs_rows_is_reported_once_and_leaves_no_half_row(tm
     files.close()
     assert messages == [
         f"files: {tmp_path} cannot be written (No space left on device); samples are kept in memory, and rows are "
-        "written again once there is room"
+        "written again when there is space"
     ]
     assert [s.time_s for s in read_monitor(tmp_path).samples] == [1.0, 4.0]
 

@@ -76,7 +76,7 @@ def test_without_the_package_nothing_is_sampled_and_the_reason_is_reported():
 
 
 def test_a_driver_without_gpus_is_reported():
-    assert "the driver knows of none" in sampler(FakeNvml()).missing[0]
+    assert "the driver reports none" in sampler(FakeNvml()).missing[0]
 
 
 def test_what_is_not_supported_is_none_reported_once_for_all_gpus_and_never_asked_again():

@@ -78,7 +78,7 @@ def test_without_a_gpu_the_page_has_no_word_and_no_chart_of_one(record, tmp_path
     assert "GPU" not in page.words
     assert "Phases" not in page.words
     assert len(page.all("figure")) == 4
-    assert "Everything that was asked for was measured." in page.words
+    assert "Everything requested was measured." in page.words
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -34,7 +34,7 @@ def test_every_sink_can_be_given_a_place(installed):
     [
         (["tensorbord"], "'tensorbord' is not known; choose tensorboard, wandb, mlflow, openmetrics"),
         (["wandb:onlin"], "wandb:onlin is not known; write wandb:online, or wandb for a record on disk"),
-        (["mlflow:"], "'mlflow:' names no place after the colon; add one, or write mlflow alone"),
+        (["mlflow:"], "'mlflow:' has no address after the colon; add one, or write mlflow alone"),
         (["wandb", "wandb:offline"], "--log wandb is given 2 times; give it once"),
     ],
 )

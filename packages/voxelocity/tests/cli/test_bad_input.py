@@ -206,7 +206,10 @@ def test_a_file_that_may_not_grow_is_told_apart_from_a_full_disk(voxelocity, own
     for number, texts in (
         (
             errno.EFBIG,
-            ["`ulimit -f` lets no file grow so large, while writing big.pt", "raise the limit or name another"],
+            [
+                "`ulimit -f` does not allow a file of this size, while writing big.pt",
+                "raise the limit or choose another",
+            ],
         ),
         (errno.ENOSPC, ["no space left on the disk, while writing big.pt", "free some space", "with --resume"]),
     ):

@@ -75,7 +75,7 @@ def test_verify_of_a_whole_cache_says_so(voxelocity, folder):
     told = voxelocity("cache", "verify", folder)
     assert told.status == 0
     assert told.out == (
-        f"2 entries in {folder}, none damaged (checked: lengths, headers and foreground; --full reads every voxel)\n"
+        f"2 entries in {folder}, none damaged (checked: lengths, headers and foreground; --full verifies every voxel)\n"
     )
 
 
@@ -84,7 +84,9 @@ def test_verify_names_damaged_entries_and_ends_with_status_1(voxelocity, folder)
     told = voxelocity("cache", "verify", folder)
     assert told.status == 1
     assert told.out.startswith(f"damaged: entry {KEYS[0]}: an array at bytes ")
-    assert told.out.endswith(f"1 of 2 entries in {folder} damaged: --remove removes them, and runs make them again\n")
+    assert told.out.endswith(
+        f"1 of 2 entries in {folder} damaged: --remove removes them, and runs prepare them again\n"
+    )
     assert len(DiskTier(folder).keys()) == 2
 
 
@@ -103,7 +105,7 @@ def test_verify_removes_the_damaged_ones_where_told(voxelocity, folder):
     damage(folder)
     told = voxelocity("cache", "verify", folder, "--remove")
     assert told.status == 1
-    assert told.out.endswith("damaged: removed; runs make them again\n")
+    assert told.out.endswith("damaged: removed; runs prepare them again\n")
     assert DiskTier(folder).keys() == [KEYS[1]]
 
 
@@ -164,7 +166,7 @@ def test_what_a_killed_run_left_in_memory_is_listed_and_cleared(voxelocity, memo
     assert "cannot ask" in voxelocity("cache", "clear", "--memory").err
     assert f"removed {memory_folder}, freed 1.00 MiB" in voxelocity("cache", "clear", "--memory", "--yes").out
     assert not memory_folder.exists()
-    assert "none was left there" in voxelocity("cache", "ls", "--memory").out
+    assert "no killed run left any" in voxelocity("cache", "ls", "--memory").out
     assert voxelocity("cache", "clear", "--memory", "--yes").out == "nothing to remove in memory\n"
 
 
@@ -172,7 +174,7 @@ def test_memory_that_a_run_uses_stays(voxelocity, memory_folder):
     tier = SharedMemoryTier(memory_folder, 2**20)
     tier.put(KEYS[0], example_volume())
     assert "in use" in voxelocity("cache", "ls", "--memory").out
-    assert "is in use and stays" in voxelocity("cache", "clear", "--memory", "--yes").out
+    assert "is in use now and was kept" in voxelocity("cache", "clear", "--memory", "--yes").out
     assert tier.get(KEYS[0]) is not None
     tier.close()
 

@@ -314,7 +314,7 @@ def test_a_folder_of_masks_of_one_class_each_is_read_as_one_label(voxelocity, tm
     save_masks(tmp_path / "set", tiny_scan)
     ended = voxelocity("init", tmp_path / "set").succeeded()
     assert "folder of masks of one class each, as s0/segmentations/ has 2" in " ".join(ended.out.split())
-    assert "lie in mask_outer and in mask_core, and are taken as mask_core" in " ".join(ended.out.split())
+    assert "lie in mask_outer and in mask_core, and count as mask_core" in " ".join(ended.out.split())
     assert not (tmp_path / "set" / "merged_labels").exists()
     cases = open_cases(tmp_path / "set")
     # The larger one comes first, so that the one inside it is not lost.
@@ -367,7 +367,7 @@ def test_labels_of_several_raters_are_chosen_or_counted(voxelocity, tmp_path):
             save(tmp_path / case / f"seg_rater{rater + 1}.nii.gz", values[rater].reshape(3, 1, 1))
     told = voxelocity("init", tmp_path)
     assert told.status == 2
-    assert "--raters majority takes what most say" in told.err
+    assert "--raters majority takes the majority" in told.err
     assert_refused(voxelocity("init", tmp_path, "--raters", "rater"), "3 label files of case p1 have 'rater'")
     voxelocity("init", tmp_path, "--raters", "rater2").succeeded()
     assert [ref.label.name for ref in open_cases(tmp_path).refs] == ["seg_rater2.nii.gz"] * 3
@@ -445,7 +445,7 @@ def test_what_is_no_mask_is_not_merged(voxelocity, tmp_path):
     save(tmp_path / "p1" / "masks" / "a.nii.gz", ball)
     save(tmp_path / "p1" / "masks" / "b.nii.gz", ball + 1)
     ended = voxelocity("init", tmp_path, "--merge-masks")
-    assert_refused(ended, "b.nii.gz holds the values 1, 2 besides 0, and a mask has one")
+    assert_refused(ended, "b.nii.gz holds the values 1, 2 besides 0, and a mask has only one")
     save(tmp_path / "p1" / "masks" / "b.nii.gz", ball, np.diag([1, 1, 2, 1]))
     ended = voxelocity("init", tmp_path, "--merge-masks")
     assert_refused(ended, "b.nii.gz", "image and mask lie up to")
@@ -482,7 +482,7 @@ def test_scans_of_another_kind_are_left_out_of_the_table(voxelocity, mixed, tmp_
     cases = open_cases(folder)
     assert (cases.channels, [ref.case_id for ref in cases]) == (("CT",), ["a_ct", "b", "c_ct"])
     # As the note says.
-    assert "move them to a folder of their own" in " ".join(ended.out.split())
+    assert "move them to a separate folder" in " ".join(ended.out.split())
     for name in ("d_mr", "e_mri"):
         shutil.move(folder / name, tmp_path / "others" / name)
     voxelocity("init", tmp_path / "others").succeeded()
@@ -498,7 +498,7 @@ def test_scans_of_which_nothing_says_the_kind_are_not_called_ct(voxelocity, mixe
     folder = mixed(a=ct(1), b=mr(2), c=ct(3), d=mr(4))
     ended = voxelocity("init", folder).succeeded()
     text = " ".join(ended.out.split())
-    assert "Are all scans CT? 2 of 4 that were read hold no air near -1000, such as b/image.nii.gz (from 0)" in text
+    assert "Are all scans CT? 2 of 4 that were read contain no air near -1000, such as b/image.nii.gz (from 0)" in text
     assert open_cases(folder).channels == ("image",)
     planned = voxelocity("plan", folder, "--device", "cpu").succeeded()
     text = " ".join(planned.out.replace("│", " ").split())
@@ -506,7 +506,7 @@ def test_scans_of_which_nothing_says_the_kind_are_not_called_ct(voxelocity, mixe
     # As the note says, if all of them are CT; the plan then still doubts it.
     description = json.loads((folder / "dataset.json").read_text())
     (folder / "dataset.json").write_text(json.dumps({**description, "channel_names": {"0": "CT"}}))
-    with pytest.warns(UserWarning, match="called CT, but 2 of 4 sampled cases, such as b, hold no air near -1000"):
+    with pytest.warns(UserWarning, match="called CT, but 2 of 4 sampled cases, such as b, contain no air near -1000"):
         voxelocity("plan", folder, "--device", "cpu").succeeded()
 
 

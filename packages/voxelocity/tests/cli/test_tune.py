@@ -19,7 +19,7 @@ from shared.refused import assert_refused
         (["--time-budget", "5"], "has no unit"),
         (["--only", "data.batch_size"], "use --for time-to-dice"),
         (["--only", "data.feed.threads"], "did you mean 'data.feed.num_threads'"),
-        (["--set", "data.feed.num_threads=2", "--only", "data.feed.num_threads"], "your configuration fixes it"),
+        (["--set", "data.feed.num_threads=2", "--only", "data.feed.num_threads"], "your configuration sets it"),
     ],
 )
 def test_what_cannot_be_tuned_is_named_with_its_cure(voxelocity, tiny_msd, tiny_sets, tmp_path, options, words):

@@ -43,7 +43,7 @@ def test_a_group_with_the_name_of_a_class_takes_it_in():
         ({"lung": []}, r"the group 'lung' is empty"),
         ({" ": [4]}, r"the group ' ' has a name that no class can have"),
         ({"ignore": [4]}, r"the group 'ignore' has a name that no class can have"),
-        ({"background": [1, 4, 5, 9]}, r"everything is merged into 'background'"),
+        ({"background": [1, 4, 5, 9]}, r"all classes are merged into 'background'"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(groups, text):

@@ -80,5 +80,5 @@ def test_a_full_disk_is_an_error_of_the_scan(tmp_path, monkeypatch):
     assert "case 'case_0': the probabilities of 2 classes take 1.00 KiB" in failed["case_0"]
     assert "or leave --probabilities out" in failed["case_0"]
     monkeypatch.setattr("voxelocity.infer.accumulator.free_disk_bytes", lambda folder: 0)
-    with pytest.raises(ScanError, match="which has no room for them"):
+    with pytest.raises(ScanError, match="which has too little space for them"):
         list(predicts.stream(refs, num_threads=0))

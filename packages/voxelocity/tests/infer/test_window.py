@@ -356,7 +356,7 @@ def test_a_device_too_full_for_what_is_next_to_the_sums_is_helped_out_by_main_me
     ours = predict_volume(Counting(), volume, config, device=CPU, warn=messages.append)
     assert len(calls) > 3
     assert len(messages) == 1
-    assert "too small for a scan and the scores of its classes; they are kept in main memory" in messages[0]
+    assert "too small for a scan and the logits of its classes; they are kept in main memory" in messages[0]
     torch.testing.assert_close(ours, expected, rtol=0.0, atol=0.0)
 
 

@@ -118,7 +118,7 @@ def test_the_table_is_printed_with_what_else_differs() -> None:
         "---------  -------  ------------------  ------  --------  ----  -------",
         "Flipd      engine   2.5e-07             equal   1.23      0.50  differs",
         "Flipd: image: float32 and float64",
-        "3 draws; noise drawn voxel by voxel from MONAI's generators.",
+        "3 draws; noise is drawn voxel by voxel from MONAI's generators.",
     ]
 
 
@@ -133,7 +133,7 @@ def test_metadata_that_monai_shares_between_samples_do_not_make_results_differ(t
     row = table.rows[-2]
     (words,) = row.metadata
     assert words.startswith("0.image: metadata 'pixdim': ")
-    assert "MONAI's is not the spacing of its own affine, the engine's is" in words
+    assert "MONAI's differs from the spacing of its own affine; ours does not" in words
     lines = str(table).splitlines()
     assert lines[5].split("  ")[-1].strip() == "equal, metadata not"
     assert len(lines) == 9

@@ -76,7 +76,7 @@ def test_roundings_in_the_metadata_are_no_difference() -> None:
     assert _metadata(_image(pixdim=spacing), _image(pixdim=np.nextafter(spacing, spacing * 2))) == ""
     assert "is not the spacing" not in _metadata(_image(pixdim=spacing), _image(pixdim=spacing * 1.001))
     right = np.array([1.0, 1.0, 1.0, 1.0], np.float32)
-    assert "MONAI's is not the spacing of its own affine, the engine's is" in _metadata(
+    assert "MONAI's differs from the spacing of its own affine; ours does not" in _metadata(
         _image(pixdim=spacing), _image(pixdim=right)
     )
 

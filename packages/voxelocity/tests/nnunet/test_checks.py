@@ -58,17 +58,17 @@ def test_cases_that_are_not_made_yet_come_with_the_command_that_makes_them(train
     command = r"`voxelocity nnunet preprocess Dataset011_Small -c 3d_fullres`"
     for file in trainer.folder.glob("*.b2nd"):
         file.unlink()
-    with pytest.raises(InputError, match=rf"nnUNetPlans_3d_fullres holds no case; make it by {command}"):
+    with pytest.raises(InputError, match=rf"nnUNetPlans_3d_fullres holds no case; make it with {command}"):
         check_folder(trainer)
     trainer.preprocessed_dataset_folder += "_none"
-    with pytest.raises(InputError, match=rf"_none is missing; make it by {command}"):
+    with pytest.raises(InputError, match=rf"_none is missing; make it with {command}"):
         check_folder(trainer)
 
 
 @pytest.mark.parametrize("stray", ["case_0.npz", "Thumbs.db"])
 def test_files_of_two_releases_are_refused_by_name(stray, trainer):
     (trainer.folder / stray).touch()
-    with pytest.raises(InputError, match=rf"holds .*{stray}.*; remove what does not belong there"):
+    with pytest.raises(InputError, match=rf"holds .*{stray}.*; remove foreign files"):
         check_folder(trainer)
 
 
@@ -87,7 +87,7 @@ def test_a_fold_beyond_those_of_the_file_is_said_and_a_negative_one_refused(trai
     assert check_fold(trainer) == ""
     trainer.fold = 3
     assert "fold 3 is none of the 3" in check_fold(trainer)
-    assert "take a fold from 0 to 2" in check_fold(trainer)
+    assert "choose a fold from 0 to 2" in check_fold(trainer)
     trainer.fold = -1
     with pytest.raises(InputError, match="fold -1 does not exist; folds count from 0"):
         check_fold(trainer)
@@ -124,7 +124,7 @@ def test_batches_made_in_another_way_are_refused(trainer):
     names = ("transforms", "get_indices", "get_do_oversample", "get_bbox", "patch_size_was_2d", "final_patch_size")
     loader = SimpleNamespace(**dict.fromkeys(names), _data=SimpleNamespace(identifiers=[], load_case=None))
     assert loader_of(SimpleNamespace(data_loader=loader), trainer) is loader
-    with pytest.raises(InputError, match="makes its batches in a way of its own"):
+    with pytest.raises(InputError, match="makes its batches in its own way"):
         loader_of(None, trainer)
     del loader.transforms
     with pytest.raises(InputError, match=r"has no transforms; our trainers need nnU-Net 2\.6 or newer"):

@@ -180,7 +180,7 @@ def test_with_a_time_epochs_are_planned_by_the_clock(trainer, monkeypatch):
 
 def test_several_gpus_are_refused(trainer):
     trainer.is_ddp = True
-    with pytest.raises(InputError, match=r"Fast trains on one GPU, and -num_gpus asks for several; take nnUNetTrainer"):
+    with pytest.raises(InputError, match=r"Fast trains on one GPU, and -num_gpus requests several; use nnUNetTrainer"):
         trainer.initialize()
 
 

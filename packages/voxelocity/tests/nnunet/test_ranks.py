@@ -48,7 +48,7 @@ def test_ranks_of_a_machine_share_cores_and_memory(num_ranks, num_threads, num_b
 
 @pytest.mark.parametrize(
     ("transforms", "said"),
-    [(None, "of voxels in memory"), (SimpleNamespace(), "in memory; nnU-Net's own code makes SimpleNamespace")],
+    [(None, "of voxels in memory"), (SimpleNamespace(), "in memory; nnU-Net's own code runs SimpleNamespace")],
 )
 def test_the_log_says_what_is_left_to_nnunet(transforms, said):
     trainer = Trainer(transforms=transforms)

@@ -75,7 +75,7 @@ def test_gradients_of_a_process_are_made_as_those_of_ranks(schedule):
 def test_stages_are_as_large_as_their_devices_or_as_the_cuts_say():
     model = PipelineParallelModule(network_of(), device=[CPU, CPU], cuts=[1])
     assert model.cuts == (1,)
-    with pytest.raises(InputError, match=r"cannot be cut at \(9,\) for 2 stages"):
+    with pytest.raises(InputError, match=r"cannot be split at \(9,\) for 2 stages"):
         PipelineParallelModule(network_of(), device=[CPU, CPU], cuts=[9])
 
 
@@ -212,5 +212,5 @@ def test_calls_as_written_train_under_ddp_and_with_ranks(tmp_path):
     for _, out, _ in ended:
         found = json.loads(out)
         assert found.pop("mode") == "ddp"
-        assert "before an optimizer is made: give auto_parallelize_model a sample" in found.pop("error")
+        assert "before the optimizer is created: give auto_parallelize_model a sample" in found.pop("error")
         assert max(found.values()) < 1e-4, found

@@ -100,7 +100,7 @@ def unet(**values):
     ("options", "words"),
     [
         ({"num_microbatches": 0}, "num_microbatches is 0"),
-        ({"cuts": [3]}, r"UNet has 3 segments, which cannot be cut at \(3,\) for 2 stages"),
+        ({"cuts": [3]}, r"UNet has 3 segments, which cannot be split at \(3,\) for 2 stages"),
         ({"cuts": []}, "give 1 increasing indices between 1 and 2"),
     ],
 )

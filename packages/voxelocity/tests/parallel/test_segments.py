@@ -67,7 +67,7 @@ def test_a_network_says_itself_where_it_can_be_cut():
 
 
 def test_a_network_without_segments_is_refused_with_the_cure():
-    with pytest.raises(InputError, match=r"Conv3d cannot be cut into segments; .* a method segments\(\)"):
+    with pytest.raises(InputError, match=r"Conv3d cannot be split into segments; .* a method segments\(\)"):
         segments_of(torch.nn.Conv3d(1, 1, 1))
 
 
@@ -91,5 +91,5 @@ def test_cuts_are_the_best_of_all_that_fit(costs, limit):
 
 
 def test_more_ranks_than_segments_are_refused():
-    with pytest.raises(InputError, match="2 segments cannot be cut for 3 ranks, because it has fewer segments than"):
+    with pytest.raises(InputError, match="2 segments cannot be split for 3 ranks, because it has fewer segments than"):
         cheapest_cuts([[1.0, 1.0]] * 3)

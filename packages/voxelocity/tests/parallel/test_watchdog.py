@@ -128,7 +128,7 @@ def test_a_rank_that_hangs_or_stops_ends_all_of_them_with_one_message_and_one_th
     expected = {
         "hang": (1, rf"waited for rank 1 for 8 s; {hangs}"),
         "hang idly": (1, rf"waited for rank 1 for 5 s; {hangs}"),
-        "stop": (-signal.SIGKILL, r"rank 1 \(process \d+ on \S+\) has not answered for 20 s; check its machine"),
+        "stop": (-signal.SIGKILL, r"rank 1 \(process \d+ on \S+\) has not responded for 20 s; check its machine"),
     }
     started = {}
     for kind in ("work idly", *expected):

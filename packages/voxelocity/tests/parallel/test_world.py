@@ -48,7 +48,7 @@ with join_world() as world:
     found["total"], found["slope"] = total.tolist(), weight.grad.tolist()
     raise ValueError("planted")
 """
-_LOST = "RankLostError: parallel: rank {} failed; its own message says why"
+_LOST = "RankLostError: parallel: rank {} failed; see its own message"
 
 
 def test_two_ranks_exchange_values_and_hear_of_each_others_failures(tmp_path):

@@ -56,7 +56,7 @@ def test_the_reasons_of_memory_and_disk_name_sizes_and_seconds():
 def test_cases_that_take_long_stay_in_memory_where_the_disk_is_too_full():
     choice = planned(build_s=300.0, disk_bytes=2**20)["tier"]
     assert choice.value == "memory"
-    assert choice.reason.endswith("the disk is too full to keep them")
+    assert choice.reason.endswith("the disk has too little free space for them")
 
 
 @pytest.mark.parametrize(("disk_gib", "format"), [(60, "raw"), (58, "blosc2")])
@@ -125,7 +125,7 @@ def test_where_neither_holds_all_a_window_rotates_and_it_is_said_that_this_chang
     choices = planned(10_000, memory_bytes=8 * GIB, disk_bytes=2**20)
     assert choices["tier"].value == "rotating"
     assert choices["tier"].changes_results
-    assert "neither memory nor disk holds them, but memory holds 992 at a time" in choices["tier"].reason
+    assert "they fit neither in memory nor on disk, but memory holds 992 at a time" in choices["tier"].reason
     assert "This changes results; free some disk, or set data.cache.tier" in choices["tier"].reason
     assert choices["num_cases"].value == 992
     assert choices["num_cases"].changes_results
@@ -147,7 +147,8 @@ def test_a_window_of_a_handful_of_cases_is_not_worth_it(memory_mib, tier):
     if tier == "none":
         assert not choice.changes_results
         assert choice.reason.endswith(
-            "neither memory nor disk holds them, and fewer than 16 at a time fit into memory, so cases are prepared "
+            "they fit neither in memory nor on disk, and fewer than 16 at a time fit into memory, so cases are "
+            "prepared "
             "each time they are used"
         )
 
@@ -172,7 +173,7 @@ def test_a_rotating_cache_of_your_own_gets_its_window_from_the_rule():
     ("shared_gib", "budget_gib", "said"),
     [
         (16, 16, "at most half of the free memory"),
-        (1, 1, "all that is free in /dev/shm, less than half of the free memory: processes share one copy"),
+        (1, 1, "all free space in /dev/shm, less than half of the free memory: processes share one copy"),
         (0.25, 16, "/dev/shm has only 0.25 GiB free, so each training process keeps its own copy"),
     ],
 )
@@ -235,9 +236,9 @@ def test_the_reasons_for_and_against_the_device_name_its_memory_and_what_the_net
         "free for workspaces, graphs and validations: "
     )
     for step_gib, then in (
-        (4, "they fit, so the device keeps them too and no batch waits for a copy"),
+        (4, "they fit, so they are also kept on the device and no batch waits for a copy"),
         (6, "it keeps 31% of them, and patches of the others are copied there for each batch"),
-        (7, "too little is left to keep a tenth of them"),
+        (7, "too little memory is left for a tenth of them"),
     ):
         assert on_cuda(1000, free_gib=8, step_gib=step_gib)["device_max_bytes"].reason == takes.format(step_gib) + then
 

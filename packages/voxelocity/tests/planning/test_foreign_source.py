@@ -45,7 +45,7 @@ def test_nnunets_intensities_are_those_of_its_plan(nnunet, tmp_path):
     described = plans(configuration={"normalization_schemes": ["RescaleTo01Normalization"]})
     other = foreign_source(open_model(save_nnunet(tmp_path / "other", described=described) / "fold_0"))
     assert not [key for key in other.keys if ".intensity." in key]
-    assert other.notes == ("it normalizes by RescaleTo01Normalization, for which our rule chooses",)
+    assert other.notes == ("it normalizes by RescaleTo01Normalization, so our rule chooses",)
 
 
 def test_several_folds_are_no_single_network(tmp_path):
@@ -94,11 +94,11 @@ def test_what_a_bundle_does_otherwise_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "facts"),
     [
-        ({"_target_": "UNETR"}, ("a patch of one size", "SegResNet, SegResNetDS, SwinUNETR", "voxelocity predict")),
+        ({"_target_": "UNETR"}, ("for one patch size", "SegResNet, SegResNetDS, SwinUNETR", "voxelocity predict")),
         ({"_target_": "DiNTS"}, ("network.name=dints with network.paths",)),
-        ({"_target_": "FlexibleUNet"}, ("from which no training can start: its way down is",)),
-        ({"_target_": "MedNeXt"}, ("nothing here describes its levels",)),
-        ({"spatial_dims": 2}, ("a network of planes", "start from a model of 3-D patches")),
+        ({"_target_": "FlexibleUNet"}, ("which cannot be fine-tuned here: its encoder comes",)),
+        ({"_target_": "MedNeXt"}, ("its levels, which the rules of a plan need, are not described",)),
+        ({"spatial_dims": 2}, ("a 2-D network", "start from a 3-D model")),
     ],
     ids=lambda value: "" if isinstance(value, tuple) else str(next(iter(value.values()))),
 )

@@ -121,7 +121,7 @@ def test_a_loss_of_our_own_makes_only_the_gradient_of_the_logits(compute, least,
 
 def test_a_network_that_reads_its_features_cannot_be_counted_and_it_is_said():
     config = NetworkConfig.parse({"name": "custom", "factory": f"{__name__}:Reading", **WIDTHS})
-    with pytest.raises(ConfigError, match=r"test_memory_rule:Reading cannot be counted .*must not read values"):
+    with pytest.raises(ConfigError, match=r"test_memory_rule:Reading cannot be counted .*must not read tensor values"):
         counted(config, 2, "float32")
 
 

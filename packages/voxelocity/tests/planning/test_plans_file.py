@@ -98,7 +98,7 @@ def test_another_configuration_is_named_behind_the_file(tmp_path):
     assert keys_of(path.with_name(f"{path.name}:3d_lowres"))["data.prepare.spacing_mm"] == [4.0, 4.0, 4.0]
     with pytest.raises(InputError, match="has no configuration '3d_none'"):
         keys_of(path.with_name(f"{path.name}:3d_none"))
-    with pytest.raises(InputError, match="2d is for planes, and a training here is of volumes"):
+    with pytest.raises(InputError, match="2d is 2-D, but training here is 3-D"):
         keys_of(path.with_name(f"{path.name}:2d"))
 
 
@@ -135,7 +135,7 @@ def test_a_network_that_is_no_description_is_refused(tmp_path):
 
 
 def test_plans_and_a_model_to_start_from_exclude_each_other():
-    with pytest.raises(ConfigError, match=r"plans='p.json', start_from='run'.*has its network"):
+    with pytest.raises(ConfigError, match=r"plans='p.json', start_from='run'.*uses its network"):
         TrainRequest.of_call({"plans": "p.json", "start_from": "run"}, out="out")
 
 

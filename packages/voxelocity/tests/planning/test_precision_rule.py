@@ -163,7 +163,7 @@ def test_a_run_that_continues_keeps_what_it_has_measured():
     choice = settled(timer, kept={"precision.channels_last": True, "backend.cudnn_benchmark": False})
     assert (choice["precision.channels_last"].value, choice["precision.channels_last"].reason) == (
         True,
-        "as when the run began",
+        "as at the start of the run",
     )
     assert timer.asked == []
 
@@ -218,7 +218,7 @@ def test_a_run_to_a_target_on_a_cpu_takes_what_was_measured_before_and_measures_
     assert timer.asked[0][2] == 0.0
     task, ways, _ = timer.asked[0]
     assert time_steps(task, ways, torch.device("cpu"), limit_s=0.0) == Times(
-        seconds={}, why_not="the plan keeps no time for it"
+        seconds={}, why_not="the plan reserves no time for it"
     )
 
 

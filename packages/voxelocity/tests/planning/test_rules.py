@@ -160,7 +160,7 @@ def test_each_optimizer_gets_the_rate_and_the_momentum_of_its_entry(name):
 
 def test_the_plan_shows_at_which_norm_gradients_are_clipped():
     choice = chosen(settled(), "optimizer.clip_norm")
-    assert (choice.value, choice.reason) == (12.0, "longer gradients are scaled down to this norm, as in nnU-Net")
+    assert (choice.value, choice.reason) == (12.0, "larger gradients are clipped to this norm, as in nnU-Net")
     assert chosen(settled(overrides={"optimizer.clip_norm": 1.0}), "optimizer.clip_norm").value == 1.0
 
 
@@ -349,11 +349,11 @@ def test_regions_are_flipped_only_if_neither_they_nor_their_classes_have_a_side(
     sided = flips("edema", "core", regions=("left tumor", "right tumor"))
     assert sided["flip_probability"].value == [0.0, 0.0, 0.0]
     assert sided["flip_probability"].reason == (
-        "no flips: left tumor, right tumor have a side, and regions are not swapped"
+        "no flips: left tumor, right tumor have a side, and regions cannot be swapped"
     )
     single = flips("left kidney", "cyst", regions=("kidney", "cyst"))["flip_probability"]
     assert single.value == [0.0, 0.0, 0.0]
-    assert single.reason == "no flips: left kidney has a side, and regions are not swapped"
+    assert single.reason == "no flips: left kidney has a side, and regions cannot be swapped"
 
 
 def test_regions_cannot_be_swapped():
@@ -375,7 +375,7 @@ def test_a_pair_is_swapped_where_left_and_right_are_flipped():
 @pytest.mark.parametrize(
     ("names", "text"),
     [
-        (("LeftParotid", "Mandible"), "LeftParotid is labeled on one side only, and a flip would make the other look"),
+        (("LeftParotid", "Mandible"), "LeftParotid is labeled on one side only, and a flipped other side would look"),
         (("left_ventricle", "right_ventricle"), "the mirror image of one of left_ventricle and right_ventricle"),
     ],
 )
@@ -404,7 +404,7 @@ def test_a_pair_that_the_user_does_not_swap_is_not_flipped_unless_asked_for():
 def test_a_pair_in_scans_that_keep_their_orientation_is_not_flipped():
     choices = flips(*PAIR, orientation="keep")
     assert choices["flip_probability"].value == [0.0, 0.0, 0.0]
-    assert "no axis is known to run from left to right" in choices["flip_probability"].reason
+    assert "the left-right axis is unknown" in choices["flip_probability"].reason
 
 
 def test_two_threads_feed_a_device_that_holds_all_cases_and_more_where_cases_are_copied_or_decoded():

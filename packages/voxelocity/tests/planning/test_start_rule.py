@@ -37,7 +37,7 @@ def test_network_and_patch_are_taken_over_with_the_reason():
 def test_a_trained_network_has_the_learning_rate_of_a_new_one_with_the_reason():
     new, tuned = (settled(start)["optimizer.learning_rate"] for start in (None, source()))
     assert tuned.value == new.value
-    assert tuned.reason.startswith(f"{new.reason}; no less from trained weights")
+    assert tuned.reason.startswith(f"{new.reason}; not reduced for fine-tuning")
 
 
 def test_values_of_the_user_win_and_what_the_model_has_is_said():
@@ -60,7 +60,7 @@ def test_values_of_the_user_win_and_what_the_model_has_is_said():
 def test_a_spacing_is_taken_over_unless_it_is_far_from_that_of_the_cases(spacing_mm, is_taken):
     found = settled(source(**{"data.prepare.spacing_mm": spacing_mm}))["data.prepare.spacing_mm"]
     assert found.value == (spacing_mm if is_taken else [1.0, 1.0, 1.0])
-    assert ("too far from that" in found.reason) is not is_taken
+    assert ("too different" in found.reason) is not is_taken
 
 
 def test_a_window_for_ct_is_not_taken_over_for_other_scans():

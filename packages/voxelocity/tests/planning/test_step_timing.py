@@ -107,7 +107,7 @@ def test_a_step_on_overlapping_classes_has_an_output_for_each_of_them(monkeypatc
 
 def test_a_device_without_the_memory_for_it_is_said(monkeypatch):
     step = step_timing.TrainingStep.__call__
-    for fits, which in ((0, "the planned step"), (1, "trying others next to it")):
+    for fits, which in ((0, "the planned step"), (1, "measuring alternatives")):
         num_whole = 0
 
         def full(training, batch, learning_rate, fits=fits):

@@ -68,7 +68,7 @@ def test_a_key_that_no_rule_settles_is_taken_too(plan, keep):
 def test_a_value_of_its_own_has_its_own_reason(plan, keep):
     keep({RATE: 0.5, BATCH: 3}, key_of=results_key, reasons={RATE: "tuned on Friday: a range test"})
     found = choice(plan(), RATE)
-    assert found.reason.startswith("tuned on Friday: a range test; found for this data set, optimizer, loss and")
+    assert found.reason.startswith("tuned on Friday: a range test; for the same data set, optimizer, loss and")
     # That of the other settings is not one of this value.
     assert found.measured is None
 

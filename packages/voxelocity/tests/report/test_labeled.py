@@ -99,7 +99,7 @@ def test_without_a_target_of_both_the_highest_dice_that_both_reached_is_taken(tw
     found = pair([two[0], other])
     # The last validation reaches 0.8896 at most; a tenth less is 0.7885.
     assert found.target_dice == 0.78
-    assert found.target_reason == "the highest that both runs reached on the way, rounded down"
+    assert found.target_reason == "the highest that both runs reached during training, rounded down"
     assert all(run.seconds_to_target is not None for run in found.runs)
     assert pair([two[0], other], target_dice=0.5).target_reason == "asked for"
 
@@ -122,7 +122,7 @@ def test_runs_on_different_data_sets_are_refused_with_what_differs(two):
     assert str(error.value) == (
         f"report: {two[0]} was trained on Task04_Hippocampus and {two[1]} on Spleen: different data sets (classes "
         "background, anterior, posterior and background, spleen), whose figures cannot be compared; name two runs on "
-        "one data set"
+        "the same data set"
     )
 
 
@@ -130,9 +130,9 @@ def test_a_data_set_of_the_same_classes_in_another_place_is_reported(two):
     change(two[1], path="/other", num_cases=200)
     (notice,) = pair(two).notices
     assert notice == (
-        "The data sets have the same classes but are not the same (before: Task04_Hippocampus, 260 cases, "
-        "/data/Task04_Hippocampus; after: Task04_Hippocampus, 200 cases, /other); the runs compare only if their scans "
-        "are equal."
+        "The data sets have the same classes but differ (before: Task04_Hippocampus, 260 cases, "
+        "/data/Task04_Hippocampus; after: Task04_Hippocampus, 200 cases, /other); the runs are comparable only if "
+        "their scans are equal."
     )
 
 
@@ -157,7 +157,7 @@ def test_an_unfinished_run_without_scores_is_compared_in_speed_alone(two, write,
     found = pair([two[0], write(record=record, events=events[:200])])
     assert found.parity is None
     assert found.notices == (
-        "run has not finished: its figures cover what it has done so far, not a whole training.",
+        "run has not finished: its figures cover only the training so far.",
         "Accuracy is not compared: run has no scores of a final validation.",
     )
     interrupted = [*events[:200], {"event": "interrupted", "time_s": 99.0, "signal": 2}]
@@ -170,12 +170,12 @@ def test_scores_of_cases_that_were_trained_on_are_not_held_against_held_out_ones
     found = pair(two)
     assert found.parity is None
     assert found.notices == (
-        "Accuracy is not compared: after was judged on cases that it was trained on, the other run on held-out ones.",
+        "Accuracy is not compared: after was scored on its training cases, the other run on held-out cases.",
     )
     change(two[0], held_out=False)
     found = pair(two)
     assert found.parity is not None
-    assert found.notices[0].startswith("Both runs were judged on the cases that they were trained on")
+    assert found.notices[0].startswith("Both runs were scored on their training cases")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_run_that_was_validated_hardly_at_all_has_no_time_to_a_dice(write, rec
     rare = write(record=record, events=list(few_validations(events)))
     pair = pair_runs(read_run(finished_run), read_run(rare))
     assert pair.target_dice is None
-    assert any("measured too rarely" in notice and "run 2 times" in notice for notice in pair.notices), pair.notices
+    assert any("too few validations" in notice and "run 2 times" in notice for notice in pair.notices), pair.notices
 
 
 @pytest.mark.parametrize(("load", "is_reported"), [(3.0, False), (12.0, True)])

@@ -85,7 +85,7 @@ def test_a_run_that_waits_for_its_feed_is_reported_so(write):
         "other": 0.1,
     }
     assert (round(diagnosis.ceiling.resident_s, 6), diagnosis.ceiling.basis) == (0.06, "estimated")
-    assert "forward, backward and optimizer separately: all of it is shown as forward" in diagnosis.not_measured
+    assert "forward, backward and optimizer separately: all are shown as forward" in diagnosis.not_measured
 
 
 def test_the_first_stretch_is_warm_up_and_each_stretch_its_steps(write):

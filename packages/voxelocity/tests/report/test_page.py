@@ -81,7 +81,7 @@ def test_cases_that_were_trained_on_are_called_so(page, write, record, events, s
     assert "Not held out" not in page.words
     record["dataset"] |= {"held_out": False, "fold": "all"}
     trained_on = draw(write(record=record, events=events, scores=scores), tmp_path / "r.html")
-    assert "Not held out: the network was judged on the cases it was trained on (fold = all)." in trained_on.words
+    assert "Not held out: the network was scored on its training cases (fold = all)." in trained_on.words
 
 
 @pytest.mark.parametrize("num_events", [0, 1, 5, 40, 200])

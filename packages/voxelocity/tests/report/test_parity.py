@@ -183,7 +183,7 @@ def test_no_significant_difference_is_not_called_equal():
     text = accuracy_sentence(parity_of([0.2, -0.2, 0.1, -0.1]), "A", "B")
     assert text == (
         "Accuracy: undecided. The interval of the mean foreground Dice lies neither within 0.01 nor beyond it (±0.000, "
-        "95 % interval -0.291 to +0.291, 4 paired cases); more cases would tell."
+        "95 % interval -0.291 to +0.291, 4 paired cases); more cases would decide."
     )
 
 
@@ -222,7 +222,7 @@ def test_the_worth_of_an_interval_names_cases_the_seed_and_how_rough_few_cases_a
     assert text.startswith("4 cases of both are paired; 1 case was judged only in A and left out. ")
     assert "B is better in 2 of them and worse in 1." in text
     assert "The largest difference is +0.030, in case_3." in text
-    assert "not what another seed would, as there was one training each." in text
+    assert "not between seeds, because there was one training each." in text
     assert "An interval of 4 cases is rough" in text
     assert "rough" not in worth_of_interval(parity_of(list(np.linspace(-0.01, 0.01, 12))), "A", "B")
 
@@ -231,11 +231,11 @@ def test_several_trainings_are_reported_as_such():
     trainings = [scores([change] * 4) for change in (0.0, 0.02, -0.02)]
     parity = paired_trainings([scores([0.0] * 4)] * 3, trainings)
     sentence = accuracy_sentence(parity, "A", "B")
-    assert "3 pairs of trainings); more trainings would tell." in sentence
+    assert "3 pairs of trainings); more trainings would decide." in sentence
     text = worth_of_interval(parity, "A", "B")
-    assert text.startswith("Each of the 3 pairs of trainings has one seed and is judged on 4 cases.")
+    assert text.startswith("Each of the 3 pairs of trainings has one seed and is scored on 4 cases.")
     assert "B is better in 1 of them and worse in 1." in text
-    assert "it says what other seeds would give on these cases." in text
+    assert "it shows the variation between seeds on these cases." in text
     assert "An interval of 3 pairs of trainings is rough" in text
     table = accuracy_tables(parity, "A", "B")[0]
     assert table.caption == "Dice by structure, paired by training"

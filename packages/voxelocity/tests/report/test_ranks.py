@@ -67,7 +67,7 @@ def test_stages_of_a_pipeline_are_not_asked_to_share_patches(of_ranks):
 
 
 def test_ranks_that_need_equally_long_are_called_so(of_ranks):
-    assert rank_words(of_ranks(forward=0.33).ranks).startswith("The ranks need about equally long")
+    assert rank_words(of_ranks(forward=0.33).ranks).startswith("The ranks take about equally long")
 
 
 def test_a_run_on_one_process_says_nothing_of_ranks(finished_run):

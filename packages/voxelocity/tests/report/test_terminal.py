@@ -160,9 +160,9 @@ def test_the_plan_marks_what_was_measured_and_says_how_to_change_a_choice(width)
     text = shown(plan_table(CHOICES), width=width)
     assert "precision.channels_last +" in text
     assert "data.cache.tier +" not in text
-    assert "+ with a measurement on this machine" in text
+    assert "+ measured on this machine" in text
     assert "Change a choice with --set KEY=VALUE" in text
-    assert "with a measurement" not in shown(plan_table(CHOICES[:2]), width=width)
+    assert "measured on this machine" not in shown(plan_table(CHOICES[:2]), width=width)
 
 
 def test_the_columns_of_all_groups_stand_below_each_other():

@@ -221,7 +221,7 @@ def test_the_divisor_is_what_the_strides_halve_in_all():
         (DINTS | {"paths": [[2, 0, 0, 0], [0, 0, 0, 0]]}, "row 2 of network.paths has no path"),
         (DINTS | {"paths": [[6, 0, 0, 0]]}, "less than or equal to 5"),
         ({"name": "unet", "paths": [[1]], **SMALL}, "only DiNTS has paths, not unet; remove network.paths"),
-        ({"name": "custom", **SMALL}, "has the name custom and a factory such as my_networks:build, not name custom"),
+        ({"name": "custom", **SMALL}, "needs the name custom and a factory such as my_networks:build, not name custom"),
         ({"name": "unet", "factory": "a:b", **SMALL}, "not name unet with factory 'a:b'"),
     ],
 )

@@ -123,7 +123,7 @@ def test_a_network_is_what_its_entry_says(name):
     if kind.title in {cut.title for cut in CUTS}:
         assert len(segments_of(network)) >= 3
     else:
-        with pytest.raises(InputError, match="cannot be cut into segments; use DynUNet, UNet, SegResNet or an nn"):
+        with pytest.raises(InputError, match="cannot be split into segments; use DynUNet, UNet, SegResNet or an nn"):
             segments_of(network)
 
 

@@ -59,7 +59,9 @@ def test_a_rank_that_is_half_as_fast_takes_fewer_patches_and_it_is_said(session)
     slow = session((1.0, 2.0, 6))
     assert Balance(slow, Step()).shares == (4, 2)
     assert slow.logged[0][1]["shares"] == (4, 2)
-    assert slow.printed == ["patches of a batch by rank: 4, 2, as a step then takes 29% less time on the slowest rank"]
+    assert slow.printed == [
+        "patches of a batch by rank: 4, 2, because a step then takes 29% less time on the slowest rank"
+    ]
 
 
 def test_equal_ranks_and_small_differences_keep_equal_shares_without_a_word(session):

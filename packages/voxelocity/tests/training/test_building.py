@@ -15,10 +15,10 @@ def test_a_training_finds_every_case_that_was_built_and_a_second_build_too(voxel
     assert (first.status, first.err) == (0, "")
     assert re.search(r"prepared 6 cases in .* in the disk cache", first.out)
     assert f"in {tmp_path / 'cache'}; trainings with --set data.cache.tier=disk use them" in first.out.replace("\n", "")
-    assert "6 of them found ready" in voxelocity("cache", "build", tiny_msd, "--device", "cpu", *sets).out
+    assert "6 of them already cached" in voxelocity("cache", "build", tiny_msd, "--device", "cpu", *sets).out
     trained = voxelocity("train", tiny_msd, "-o", tmp_path / "run", "--device", "cpu", *sets)
     assert trained.status == 0
-    assert "6 of them found ready" in trained.out
+    assert "6 of them already cached" in trained.out
 
 
 def test_a_folder_that_lacks_a_case_is_no_success(tiny_msd, tmp_path):
@@ -31,4 +31,4 @@ def test_a_folder_that_lacks_a_case_is_no_success(tiny_msd, tmp_path):
 def test_a_tier_that_keeps_nothing_is_refused(voxelocity, tiny_msd):
     ended = voxelocity("cache", "build", tiny_msd, "--device", "cpu", "--set", "data.cache.tier=memory")
     assert ended.status == 2
-    assert "data.cache.tier=memory keeps nothing that a later run could find" in ended.err
+    assert "data.cache.tier=memory keeps no cases for later runs" in ended.err

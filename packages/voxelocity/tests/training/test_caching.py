@@ -56,7 +56,10 @@ def test_a_class_that_one_side_of_a_fold_lacks_is_said_with_the_folds_that_have_
     for ref in split.validation:
         label = nib.load(ref.label)
         nib.save(nib.Nifti1Image(np.minimum(label.get_fdata(), 1).astype(np.uint8), label.affine), ref.label)
-    text = "no held-out case of fold 0 contains core, so it counts in no mean, or as 0 where a voxel of it is predicted"
+    text = (
+        "no held-out case of fold 0 contains core, so it is left out of all means, or scores 0 if any voxel is "
+        "predicted"
+    )
     assert f"warning: train: {text}; folds that hold out cases with it: --fold 1, --fold 2" in run_on({}, own_msd)[1]
     assert f"warning: plan: {text}" in voxelocity("plan", own_msd).succeeded().out
     assert "no held-out case" not in voxelocity("plan", own_msd, "--fold", 1).succeeded().out
@@ -67,7 +70,8 @@ def test_a_class_that_cannot_be_learned_is_said(tiny_msd):
     held = {ref.case_id for ref in cases.split(0).validation}
     present = {ref.case_id: (1, 2) if ref.case_id in held else (1,) for ref in cases.refs}
     assert absent_classes(cases, 0, present) == [
-        "no training case of fold 0 contains core, so the network cannot learn it; folds that hold out cases with it: "
+        "no training case of fold 0 contains core, so the network cannot be trained on it; folds that hold out cases "
+        "with it: "
         "--fold 0"
     ]
     assert absent_classes(cases, "all", present) == []
@@ -100,7 +104,10 @@ def without_labels(tiny_msd, folder, *case_ids):
 
 def test_labels_of_background_alone_are_refused_where_all_are_looked_at(run_on, tiny_msd, tmp_path):
     data = without_labels(tiny_msd, tmp_path / "data", *[f"case_{index}" for index in range(6)])
-    with pytest.raises(DatasetError, match=r"none of the 6 labels of .* holds anything but background, so nothing can"):
+    with pytest.raises(
+        DatasetError,
+        match=r"none of the 6 labels of .* contains anything but background, so there is nothing to train on",
+    ):
         run_on({"data.cache.tier": "lmdb"}, data)
 
 
@@ -110,8 +117,8 @@ def test_a_first_window_of_background_alone_is_told(run_on, tiny_msd, tmp_path):
     data = without_labels(tiny_msd, tmp_path / "data", *window)
     _, shown = run_on({"data.cache.tier": "rotating", "data.cache.num_cases": 2}, data)
     assert (
-        f"warning: train: none of the first 2 labels of {data} that the rotating cache holds has anything but "
-        "background, so nothing is learned before others replace them; are these the right label files?"
+        f"warning: train: none of the first 2 labels of {data} in the rotating cache contains anything but "
+        "background, so training cannot start until others replace them; are these the right label files?"
     ) in shown
 
 
@@ -189,7 +196,7 @@ def said(closing, *, is_terminal=False):
     [
         ({"num_found": 0, "num_prepared": 5}, " in 8.0 s: 4.00 GiB in the disk cache, 512 MiB/s\n"),
         # Of the ready ones nobody knows how fast they were made.
-        ({}, " in 8.0 s, 2 of them found ready: 4.00 GiB in the disk cache\n"),
+        ({}, " in 8.0 s, 2 of them already cached: 4.00 GiB in the disk cache\n"),
         ({"num_kept": 1}, "4.00 GiB in the disk cache, 1 of the cases"),
         ({"num_kept": 0}, "4.00 GiB not kept"),
     ],

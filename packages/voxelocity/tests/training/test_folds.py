@@ -88,7 +88,7 @@ def test_final_validations_are_pooled_over_every_case(trained):
 
 def test_pooled_scores_of_cases_that_a_model_may_have_seen_are_marked(copied, trained):
     runs = [copied / path.name for path in trained.runs.values()]
-    case_id, why = read_run(runs[0]).scores[0].case_id, "it does not say which cases it was trained on"
+    case_id, why = read_run(runs[0]).scores[0].case_id, "it does not record its training cases"
     record = yaml.safe_load((runs[0] / "run.yaml").read_text())
     record["dataset"]["exposed"] = {case_id: why}
     (runs[0] / "run.yaml").write_text(yaml.safe_dump(record))
@@ -216,7 +216,7 @@ def test_folders_of_other_runs_and_folds_without_cases_are_refused_first(copied,
         train_folds(cases, copied, **{**options, "overrides": {"train.steps": 4}})
     with pytest.raises(DatasetError, match=r"fold 7 holds zero"):
         train_folds(cases, copied, folds=(0, 7), **options)
-    with pytest.raises(OutputError, match=r"fold_0 holds a run, and folds need a folder of their own"):
+    with pytest.raises(OutputError, match=r"fold_0 holds a run, but folds need a separate folder"):
         train_folds(cases, copied / "fold_0", **options)
     with pytest.raises(InputError, match=r"fold_0 holds a run that was started from new weights, not from .*fold_1"):
         train_folds(cases, copied, start_from=copied / "fold_1", **options)

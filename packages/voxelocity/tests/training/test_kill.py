@@ -74,7 +74,7 @@ def test_a_kill_while_caching_leaves_nothing_that_misleads_the_next_run(
     ended = voxelocity(*command)
     assert ended.status == 0, ended.err
     assert "resuming the unfinished run" in ended.out
-    assert f"{len(whole)} of them found ready" in ended.out
+    assert f"{len(whole)} of them already cached" in ended.out
     assert [entry.state for entry in CacheContents(cache).entries(full=True)] == ["whole"] * 6
     assert not [path for path in cache.iterdir() if path.suffix == ".tmp"]
 

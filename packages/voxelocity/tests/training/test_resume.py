@@ -266,7 +266,7 @@ def test_code_that_the_file_of_a_run_names_does_not_run_unless_the_command_names
     for name, value in keys.items():
         merged[name] = merged[name] | value if isinstance(merged.get(name), dict) else value
     (run / "run.yaml").write_text(yaml_text(record))
-    named = r"planted_code:(Run|build).*runs only if the command names it.*planner\.allowed_code"
+    named = r"planted_code:(Run|build).*runs only if you name it.*planner\.allowed_code"
     with pytest.raises(InputError, match=named):
         train(voxelocity.open(record["dataset"]["path"]), run, device="cpu", console=Console(quiet=True), resume=True)
     assert not (tmp_path / "ran").exists()
@@ -430,7 +430,7 @@ def test_a_run_that_is_stopped_in_its_more_time_is_unfinished_and_continues(long
 
 def test_more_time_is_for_a_run_that_is_there(longer, run_in, tmp_path):
     run, _ = longer
-    with pytest.raises(InputError, match="gives a single run more time"):
+    with pytest.raises(InputError, match="adds time to an existing run"):
         run_in(tmp_path / "other", time_budget="+5m")
     with pytest.raises(InputError, match="holds no run to resume"):
         run_in(tmp_path / "other", time_budget="+5m", resume=True)
@@ -444,9 +444,9 @@ def test_a_stop_before_the_first_step_says_that_nothing_is_lost(whole_run, run_i
     with pytest.raises(InterruptedRunError) as caught:
         run_in(run, stop=stop)
     text = str(caught.value)
-    assert "stopped by Ctrl-C before the first training step, so there was nothing to save and nothing is lost" in text
+    assert "stopped by Ctrl-C before the first training step, so there was no state to save" in text
     assert f"the same call with resume=True trains the run in {run}" in text
-    assert "everything is saved" not in text
+    assert "the state is saved" not in text
     run_in(run, resume=True)
     assert_same_weights(run, whole_run)
 
@@ -460,7 +460,7 @@ def test_a_stop_at_step_0_of_the_loop_says_so_too(run_in, tmp_path, monkeypatch)
         return feed(*args, **options)
 
     monkeypatch.setattr(train_steps, "Feed", stopped)
-    with pytest.raises(InterruptedRunError, match="before the first training step, so there was nothing to save"):
+    with pytest.raises(InterruptedRunError, match="before the first training step, so there was no state to save"):
         run_in(tmp_path / "run", stop=stop)
 
 
@@ -468,7 +468,7 @@ def test_a_stop_while_a_resumed_run_fills_its_cache_names_the_step_that_is_saved
     stop_after(tmp_path / "run", 3)
     stop = StopRequest()
     stop.signal_number = signal.SIGTERM
-    with pytest.raises(InterruptedRunError, match="stopped by SIGTERM at step 3; everything is saved"):
+    with pytest.raises(InterruptedRunError, match="stopped by SIGTERM at step 3; the state is saved"):
         run_in(tmp_path / "run", resume=True, stop=stop)
 
 
@@ -566,7 +566,7 @@ def test_a_budget_that_is_hopeless_says_how_late_the_run_may_end(run_in, tmp_pat
     rehearsed(70.0)
     run_in(tmp_path / "run", {"train.steps": 2, "window.mirror_axes": []}, time_budget_s=8.0, spent_s=4.5)
     text = warnings(tmp_path / "run")[1]
-    assert re.search(r"a budget of 8\.0 s is short: 4\.\d s went into what comes before training", text), text
+    assert re.search(r"a budget of 8\.0 s is short: 4\.\d s went into start-up and preparation", text), text
     assert re.search(r"validating up to 2 cases takes about .* will end at least .* and up to .* late", text), text
     assert text.endswith("late: the model's files and the report take up to 2.0 s")
     assert "-" not in re.sub(r"[a-z]-[a-z]", "", text)
@@ -583,8 +583,8 @@ def test_a_budget_without_a_validation_on_the_way_says_so(run_in, tmp_path, rehe
     rehearsed(seconds)
     said = io.StringIO()
     run_in(tmp_path / "run", {"train.steps": 2}, time_budget_s=60.0, console=Console(file=said, width=300))
-    assert ("no Dice on the way: a validation takes about" in said.getvalue()) == is_said
-    assert "There is no curve of the Dice" in (tmp_path / "run" / "report.html").read_text()
+    assert ("no validation during training: it takes about" in said.getvalue()) == is_said
+    assert "There is no Dice curve" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_mistake_in_the_new_command_leaves_the_old_run_alone(whole_run, run_in, tmp_path):

@@ -83,14 +83,14 @@ def test_a_sink_that_fails_is_told_of_and_the_run_comes_to_its_end(run, tmp_path
     bad, good = Kept(fails_at="steps"), Kept()
     result, told = run(bad, good)
     assert result.step == 6
-    assert told.count("sinks: kept is left out from now on (OSError: the disk is gone)") == 1
+    assert told.count("sinks: kept is dropped ({OSError: the disk is gone)") == 1
     assert not bad.has_ended
     assert good.has_ended
     warnings = [
         event["text"] for event in read_events(tmp_path / "run" / "events.jsonl") if event["event"] == "warning"
     ]
     assert len(warnings) == 2
-    assert "and its own folder holds everything" in warnings[0]
+    assert "and its folder has all data" in warnings[0]
     assert "this training has no score" in warnings[1]
 
 

@@ -104,7 +104,7 @@ def test_classes_of_other_names_are_initialized_unless_the_user_maps_them(tune, 
     assert "kernel (from core)" in text["mapped"]
     with pytest.raises(ConfigError, match=r"the model has no channel or class cor, .* background, ball, core"):
         tune(own_msd, out=tmp_path / "wrong", start_map=["kernel=cor"])
-    with pytest.raises(ConfigError, match="name the one to start from too"):
+    with pytest.raises(ConfigError, match="also give --from"):
         tune(own_msd, out=tmp_path / "wrong", start_map=["kernel=core"], start_from=None)
 
 
@@ -112,7 +112,7 @@ def test_another_network_of_the_user_takes_the_layers_that_fit(tune, source):
     plan = {**HARDLY, "network.widths": [4, 12]}
     reasons = {choice.key: choice.reason for choice in read_run(tune(overrides=plan)).choices}
     assert reasons["network.widths"] == f"set by you; {source}, which this run starts from, has (4, 8)"
-    assert "layers are initialized, because none has this name and shape" in reasons["start"]
+    assert "layers are initialized, because no layer has this name and shape" in reasons["start"]
     share = float(reasons["start"].partition("taken over (")[2].partition("%")[0])
     assert 0.0 < share < 100.0
 
@@ -182,7 +182,7 @@ def test_a_copy_of_the_data_set_is_refused_and_scores_of_other_files_of_the_same
         nib.save(nib.Nifti1Image(np.round(image.get_fdata()).astype(np.float32), image.affine), path)
     tuned = tune(own_msd, fold=1)
     marked, (text,) = marks_of(tuned)
-    assert marked == dict.fromkeys(("case_1", "case_4"), "it was trained on a case of this name")
+    assert marked == dict.fromkeys(("case_1", "case_4"), "it was trained on a case with this name")
     assert "may have learned from 2 of the 2 held-out cases (case_1, case_4: it was trained on a case" in text
     assert judged_text(read_run(tuned)) == "2 held-out cases, 2 of them marked"
     # It may not stand for them later.
@@ -201,7 +201,7 @@ def test_a_model_that_does_not_keep_its_cases_is_judged_by_its_record(tune, sour
     assert marks_of(tune(start_from=old, out=tmp_path / "clean")) == ({}, [])
     (old / "run.yaml").unlink()
     marked, _ = marks_of(tune(start_from=old, out=tmp_path / "from old"))
-    assert marked == dict.fromkeys(("case_0", "case_3"), "it does not say which cases it was trained on")
+    assert marked == dict.fromkeys(("case_0", "case_3"), "it does not record its training cases")
 
 
 def test_each_fold_starts_from_its_own_fold_where_there_is_one(source, tmp_path):
@@ -257,7 +257,7 @@ def test_a_data_set_with_another_channel_and_class_is_trained(tune, own_msd, sou
         nib.save(nib.Nifti1Image(np.stack([voxels, voxels], axis=-1), image.affine), file)
     tuned = tune(own_msd)
     text = next(choice.reason for choice in read_run(tuned).choices if choice.key == "start")
-    assert "channel T2 is new and begins with 0.1 times the mean of the earlier ones" in text
+    assert "channel T2 is new and starts with 0.1 times the mean of the earlier ones" in text
     assert "classes taken over: ball, core; classes initialized: shell" in text
     before, after = load_file(source / "model.safetensors"), load_file(tuned / "model.safetensors")
     assert after["model.0.conv.weight"].shape[1] == 2
@@ -281,7 +281,7 @@ def test_a_run_starts_from_a_model_of_another_toolkit_and_is_used_without_it(kin
     place = folder / "fold_1" if kind == "nnU-Net" else folder
     assert record["start"]["folder"] == str(place.resolve())
     marked, _ = marks_of(tuned)
-    assert marked == dict.fromkeys(("case_1", "case_4"), "it does not say which cases it was trained on")
+    assert marked == dict.fromkeys(("case_1", "case_4"), "it does not record its training cases")
     (tuned / "events.jsonl").unlink()
     shutil.rmtree(folder)
     network, spec = load_model(tuned)
@@ -297,9 +297,9 @@ def test_cases_that_nnunet_held_out_are_known_by_its_predictions(tmp_path, tiny_
             (folder / f"fold_{fold}" / "validation" / name).touch()
     source = SourceModel.open(folder, overrides={}, out=tmp_path, fold=0)
     # 0 and 3 are held out: one of them by this fold of nnU-Net too, nothing is known of the other.
-    assert find_exposed(source, vx.open(tiny_msd), 0) == {"case_3": "it does not say which cases it was trained on"}
+    assert find_exposed(source, vx.open(tiny_msd), 0) == {"case_3": "it does not record its training cases"}
     assert find_exposed(source, vx.open(tiny_msd), 1) == {
-        "case_1": "it was trained on a case of this name", "case_4": "it does not say which cases it was trained on",
+        "case_1": "it was trained on a case with this name", "case_4": "it does not record its training cases",
     }  # fmt: skip
     described = json.loads((folder / "dataset.json").read_text())
     (folder / "dataset.json").write_text(json.dumps({**described, "numTraining": 4}))

@@ -162,7 +162,7 @@ def test_steps_that_are_done_again_after_a_kill_are_told_as_lost(run_in, clock, 
     facts = read_run(tmp_path / "run")
     shares = seconds(stage_shares(facts))
     # The validation after the third step had a checkpoint before it, which knows nothing of it.
-    assert shares["done again after an interruption"] == 2 * 3.375 + 4.0
+    assert shares["repeated after an interruption"] == 2 * 3.375 + 4.0
     assert shares["training steps"] == 6 * 3.375
     # Of the step that was killed nobody has written down a name: only that the run was in its training.
     assert shares.get("other", 0.0) == pytest.approx(0.25, abs=1e-5)

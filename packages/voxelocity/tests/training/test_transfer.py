@@ -73,11 +73,11 @@ def test_channels_are_matched_by_name_and_new_ones_begin_small():
     source, _, after, done = taken(before, ends(["FLAIR", "t2", "T1"], "background", "a"))
     old, now = source["input_block.conv1.conv.weight"], after["input_block.conv1.conv.weight"]
     torch.testing.assert_close(now, torch.stack([0.1 * old.mean(1), old[:, 1], old[:, 0]], 1))
-    assert "channel FLAIR is new and begins with 0.1 times the mean of the earlier ones" in done.text()
+    assert "channel FLAIR is new and starts with 0.1 times the mean of the earlier ones" in done.text()
     _, _, after, done = taken(ends(["MRI"], "background", "a"), ends(["PET", "CT"], "background", "a"))
     weight = after["input_block.conv1.conv.weight"]
     assert torch.equal(weight[:, 0], weight[:, 1])
-    assert "no channel has an earlier name: PET, CT begin with the mean" in done.text()
+    assert "no channel name matches: PET, CT start with the mean" in done.text()
 
 
 def test_as_many_channels_as_before_continue_in_their_order_where_no_name_says_otherwise():
@@ -116,8 +116,8 @@ def test_layers_that_no_name_finds_are_found_by_their_shapes():
     assert "downsamples.1.conv1.conv" in done.moved
     assert "bottleneck.conv1.conv" in done.initialized
     assert 0.0 < done.share < 1.0
-    assert "found by structure, not by name" in done.text()
-    assert "are initialized, because none has this name and shape" in done.text()
+    assert "matched by structure, not by name" in done.text()
+    assert "are initialized, because no layer has this name and shape" in done.text()
 
 
 def test_nothing_of_another_network_is_taken_over_by_chance():

@@ -187,9 +187,9 @@ def test_nothing_is_kept_where_that_is_asked(run, tmp_path):
     [
         ({"goal": "speed"}, "throughput, memory or time-to-dice"),
         ({"memory_limit_bytes": -1}, "8GB"),
-        ({"only": ["learning-rate", THREADS]}, "test of its own"),
-        ({"only": [THREADS], "goal": "time-to-dice"}, "searched by speed or memory; leave out one"),
-        ({"only": ["learning-rate"], "train_s": 60.0}, "a range test finds nothing that has curves"),
+        ({"only": ["learning-rate", THREADS]}, "separate test"),
+        ({"only": [THREADS], "goal": "time-to-dice"}, "searched only by speed or memory; leave out one"),
+        ({"only": ["learning-rate"], "train_s": 60.0}, "a range test has no curves"),
     ],
 )
 def test_arguments_out_of_range_are_refused(run, given, words):

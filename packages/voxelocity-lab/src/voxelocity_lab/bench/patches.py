@@ -126,7 +126,7 @@ def run_patches(scenario: PatchScenario, folders: BenchFolders) -> Iterator[Comp
                 BenchSide(
                     name=f"plain copy and cast ({cpu_budget()} threads)",
                     once=copy,
-                    note="the same boxes into the same two arrays again and again: what the memory allows",
+                    note="the same boxes into the same two arrays repeatedly: the limit of the memory",
                 ),
             ],
             repeats=scenario.repeats,

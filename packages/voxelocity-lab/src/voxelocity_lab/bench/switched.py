@@ -42,7 +42,7 @@ TrainOnce = Callable[[Path, Path, Mapping[str, Any], Mapping[str, str]], float]
 """Trains on a data set into a folder, with keys of the plan and variables of its process; returns CPU seconds."""
 
 _NUM_STRETCHES = 8
-_QUICK_NOTICE = "These trainings are tiny, to see that they run here; their figures mean nothing."
+_QUICK_NOTICE = "These trainings are tiny, to test that they run here; ignore their figures."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ def run_switch(
         labeled,
         switch.title[:1].upper() + switch.title[1:],
         target_dice=target,
-        target_reason="the highest that all runs reached on the way, rounded down",
+        target_reason="the highest that all runs reached during training, rounded down",
         parity=paired_trainings(*([scores_to_compare(run) for run in runs] for runs in (off, on))),
         notices=(*unlearned_notices(labeled), *((_QUICK_NOTICE,) if quick else ())),
         sections=[
@@ -200,14 +200,14 @@ def train_both(
             ],
             repeats=settings.rounds,
             warmup=0,
-            note="once under way: without the first stretch of a run, in which code is compiled and chosen",
+            note="steady state: without the first steps of a run, in which code is compiled and chosen",
         )
     cpu = Comparison(
         title="CPU time of the whole training",
         unit="CPU-s",
         better="smaller",
         figures=tuple(Figure(name=label, note="", values=tuple(cpu_s[label])) for label in (on_label, off_label)),
-        note="of all its processes; other programs change it less than seconds",
+        note="of all its processes; other programs affect it less than wall time",
     )
     return (speed, cpu), tuple(runs[off_label]), tuple(runs[on_label])
 

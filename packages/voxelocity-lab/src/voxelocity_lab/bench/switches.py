@@ -11,7 +11,7 @@ from voxelocity_lab.bench.phantom import PhantomSet
 from voxelocity_observe.core.errors import InputError
 
 # Of every published figure: what it was measured on decides it.
-_ELSEWHERE = "That was another network on other hardware: the figures here are not to be compared with it."
+_ELSEWHERE = "That was another network on other hardware: do not compare the figures here with it."
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ _SMALL_NETWORK = {
     "data.patch.shape_voxel": [48, 48, 32],
     "window.shape_voxel": [48, 48, 32],
 }
-_ABOUT_SMALL = "The network is small: on a CPU, a large one would hide what the data cost."
+_ABOUT_SMALL = "The network is small: on a CPU, a large one would hide the cost of the data."
 # Compressed and resampled, as scans of clinics are; 8 to train on, so that an epoch is four batches.
 _CLINICAL = PhantomSet(kind="ct", shape=(256, 256, 96), num_cases=9, spacing_mm=(1.6, 1.6, 4.0), packed=True)
 # Where epochs to a Dice are what counts: half a minute of CPU time a training, so that seeds can be repeated.
@@ -78,7 +78,7 @@ _SHORT = {
     "steps": 160,
     "plan": {**_SMALL_NETWORK, "data.patch.shape_voxel": [40, 40, 32], "window.shape_voxel": [40, 40, 32]},
 }
-_ABOUT_SHORT = "Cases and network are small: epochs are what is compared, and they take seconds."
+_ABOUT_SHORT = "Cases and network are small: the comparison is in epochs, which take seconds."
 _SWITCHES = (
     Switch(
         "amp",
@@ -98,7 +98,7 @@ _SWITCHES = (
     Switch("muon", "Muon against AdamW, each with its learning rate", ("AdamW", "Muon"),
            {"optimizer.name": ("adamw", "muon"), "optimizer.learning_rate": (4e-3, 8e-3)}),
     Switch(
-        "caching", "prepared cases kept in memory against files read again at each draw", ("read again", "cached"),
+        "caching", "prepared cases kept in memory against files read for every patch", ("read again", "cached"),
         {"data.cache.tier": ("none", "memory")},
         scenario={
             "cases": _CLINICAL,
@@ -111,7 +111,7 @@ _SWITCHES = (
             "plan": {**_SMALL_NETWORK, "data.prepare.spacing_mm": [2.0, 2.0, 4.0], "window.overlap": 0.0},
         },
         about=_ABOUT_SMALL,
-        published=f"MONAI's guide gives 10 times for an epoch from cached data. {_ELSEWHERE}",
+        published=f"MONAI's guide reports a factor of 10 for an epoch from cached data. {_ELSEWHERE}",
     ),
     Switch(
         "thread-buffer", "batches made ahead in a thread (MONAI's ThreadBuffer) against in the training thread",
@@ -119,14 +119,14 @@ _SWITCHES = (
         # All of the augmentation from the first step on is what a thread can do meanwhile.
         scenario={"steps": 160, "num_validations": 1, "plan": {**_SMALL_NETWORK, "data.augment.ramp_epochs": 0}},
         about=_ABOUT_SMALL,
-        published=f"MONAI's guide gives 50.7 s without ThreadBuffer and 31.1 s with it. {_ELSEWHERE}",
+        published=f"MONAI's guide reports 50.7 s without ThreadBuffer and 31.1 s with it. {_ELSEWHERE}",
     ),
     Switch(
         "dice-ce", "Dice plus cross-entropy against Dice alone", ("Dice", "Dice and cross-entropy"),
         {"loss.name": ("dice", "dice_ce"), **_WATCHED_OFTEN},
         scenario=_SHORT,
         about=_ABOUT_SHORT,
-        published=f"MONAI's guide gives 50 epochs to a target in place of 200 by DiceCE. {_ELSEWHERE}",
+        published=f"MONAI's guide reports 50 epochs to a target instead of 200 with DiceCE. {_ELSEWHERE}",
     ),
     Switch(
         "novograd", "NovoGrad against AdamW, each with its learning rate", ("AdamW", "NovoGrad"),
@@ -134,18 +134,19 @@ _SWITCHES = (
         {"optimizer.name": ("adamw", "novograd"), "optimizer.learning_rate": (1.6e-2, 4e-2), **_WATCHED_OFTEN},
         scenario=_SHORT,
         about=_ABOUT_SHORT,
-        published=f"MONAI's guide gives 30 epochs to a target in place of 50 by Novograd. {_ELSEWHERE}",
+        published=f"MONAI's guide reports 30 epochs to a target instead of 50 with Novograd. {_ELSEWHERE}",
     ),
     Switch("stem", "DynUNet at half the resolution against DynUNet", ("no stem", "stem of stride 2"),
            {"network.stem_stride": ([1, 1, 1], [2, 2, 2])}),
-    Switch("ramp", "augmentation that rises over 50 epochs against all of it from the start", ("all of it", "rising"),
+    Switch("ramp", "augmentation that ramps up over 50 epochs against full augmentation from the "
+        "start", ("all of it", "rising"),
            {"data.augment.ramp_epochs": (0, 50)}),
     Switch("average", "a running average of the weights against the last ones", ("last weights", "average"),
            {"optimizer.average_decay": (0.0, 0.98)}),
     # In float32, or there would be little for TF32 to do.
-    Switch("tf32", "TF32 against float32 in full", ("float32", "TF32"),
+    Switch("tf32", "TF32 against full float32", ("float32", "TF32"),
            {"precision.compute": ("float32", "float32"), "backend.tf32": (False, True)}),
-    Switch("cudnn-benchmark", "cuDNN's algorithms tried against its own guess", ("guessed", "tried"),
+    Switch("cudnn-benchmark", "cuDNN's algorithms benchmarked against its heuristic", ("guessed", "tried"),
            {"backend.cudnn_benchmark": (False, True)}),
     Switch("allocator", "torch's allocator with segments that grow against segments of fixed size",
            ("fixed", "expandable"), on_environ={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}),

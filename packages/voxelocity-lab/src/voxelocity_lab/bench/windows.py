@@ -65,7 +65,7 @@ def _cpu_s(scenario: WindowScenario, overlap: float, mode: str) -> Comparison:
         ],
         repeats=scenario.repeats,
         note=f"CPU time; windows of {'x'.join(map(str, scenario.window))}, {scenario.batch_size} a call; a predictor "
-        "that answers the same zeros each time, so that only cutting and stitching is left",
+        "that returns the same zeros each time, so that only cutting and stitching is measured",
     )
 
 

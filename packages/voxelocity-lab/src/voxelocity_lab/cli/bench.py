@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _Scenario = Annotated[
     str,
     typer.Argument(
-        help="Voxelocity and its peers: cache, patches, transforms, feed, windows, build, training or monai; all "
-        "of these if not given. One setting, off and on: caching, thread-buffer, amp, compile, memory-format, "
+        help="Voxelocity and other toolkits: cache, patches, transforms, feed, windows, build, training or monai; "
+        "default: all of these. One setting, off and on: caching, thread-buffer, amp, compile, memory-format, "
         "dice-ce, novograd, muon, stem, ramp or average; on a GPU also tf32, cudnn-benchmark or allocator. Whole "
         "trainings: time-to-target."
     ),
@@ -68,7 +68,7 @@ _OF_RACES = ("task", "seeds", "time_budget_s", "sides", "equal", "cold", "limit_
 
 @options_of(_BenchRequest)
 def bench(asked: Asked[_BenchRequest], scenario: _Scenario = "") -> None:
-    """Measure Voxelocity and its peers, or a training with a setting off and on, side by side on this machine."""
+    """Compare Voxelocity with other toolkits, or a training with a setting off and on, on this machine."""
     request = asked.request()
     _refuse(request, scenario)
     from voxelocity_lab.bench import NAMES, SWITCHES, comparison_section, run_scenario

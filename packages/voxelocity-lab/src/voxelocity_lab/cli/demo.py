@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 def demo(
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for phantoms, runs and report.")] = Path("demo"),
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the phantoms and of the first training.")] = 0,
-    seconds: Annotated[float, typer.Option("--seconds", min=5.0, help="Of each script; more on slow machines.")] = 20.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=5.0, help="Seconds of each script; use more on slow machines.")
+    ] = 20.0,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", min=1, help="Race in place of the demo: trainings per side, each with its own seed."),
+        typer.Option(
+            "--seeds", min=1, help="Run a benchmark instead of the demo: trainings per side, each with its own seed."
+        ),
     ] = None,
 ) -> None:
-    """See it work in two minutes: a plain MONAI script, what slows it down, one line changed, and `train`."""
+    """See it work in two minutes: diagnose a plain MONAI script, change one line, then `train`."""
     from voxelocity_observe.core.console import PlainConsole
 
     console = PlainConsole()

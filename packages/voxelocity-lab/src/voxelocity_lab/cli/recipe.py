@@ -32,9 +32,9 @@ _EXAMPLES = {
 }
 _ACTIONS = {
     "train": "a model",
-    "predict": "with what was trained; `inference` is the same",
+    "predict": "with the trained model; `inference` is the same",
     "both": "one after the other",
-    "benchmark": "compare with the usual way",
+    "benchmark": "compare with the standard approach",
 }
 _SEGMENT = ("brain", "spleen")
 """Those that segment: a Dice may end their trainings."""
@@ -80,16 +80,16 @@ def recipe(
     action: Annotated[
         Action | None,
         typer.Argument(
-            help="train, predict with what was trained, both, or benchmark, to compare.", show_default=False
+            help="train, predict with the trained model, both, or benchmark, to compare.", show_default=False
         ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Argument(help="The data set; each recipe's page says what it takes.", show_default=False)
+        Path | None, typer.Argument(help="The data set; see the page of the recipe.", show_default=False)
     ] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="YAML with settings of the recipe.")] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="YAML file with settings of the recipe.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="One setting of the recipe: --set a.b=c.")] = None,
 ) -> None:
-    """Run a complete example: a task from data to results, by one command.
+    """Run a complete example, from data to results, with one command.
 
     Without arguments, a terminal asks for them.
     """

@@ -151,9 +151,9 @@ def fit(run: Run, job: FitJob) -> Fitted:
         budget_s = job.config.time_budget_s
         spent = ""
         if budget_s and state.trained_s < 0.5 * budget_s:
-            spent = f" What came before the steps took most of the time budget of {duration_text(budget_s)}."
+            spent = f" Start-up and preparation took most of the time budget of {duration_text(budget_s)}."
         run.warn(
-            f"recipe: the training in {run.folder.path} has no score: {short}.{spent} Train for longer: give a longer "
+            f"recipe: the training in {run.folder.path} has no score: {short}.{spent} Train longer: give a longer "
             "--time-budget, or more fit.steps, with --overwrite"
         )
     elif run.world.is_leader:
@@ -216,7 +216,7 @@ class _Fit:
         if found is not None:
             state, _, damaged = found
             for path in damaged:
-                self._run.warn(f"recipe: the checkpoint {path} is damaged; the one before it is used")
+                self._run.warn(f"recipe: the checkpoint {path} is damaged; the previous one is used")
             self._state = FitState(**state["loop"])
             self._step.load_state(state["training"])
 

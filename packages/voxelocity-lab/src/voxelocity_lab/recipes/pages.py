@@ -14,7 +14,7 @@ from voxelocity_observe.document.blocks import Block, Chart, Document, Section, 
 from voxelocity_observe.document.charts import Series, time_chart
 from voxelocity_observe.document.settings import key_value_table
 
-BASELINES, BASELINES_KEY = "Next to what needs no training", "baselines"
+BASELINES, BASELINES_KEY = "Compared with baselines that need no training", "baselines"
 """The section of a page with the same figures of an untrained network and of trivial ways."""
 
 

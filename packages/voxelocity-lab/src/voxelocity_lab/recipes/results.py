@@ -64,8 +64,7 @@ def open_results(call: Call, trained: Path | None) -> Call:
     folder.mkdir(parents=True, exist_ok=True)
     put_in_place(source, (json.dumps({"data": place}) + "\n").encode())
     call.console.print(
-        f"{call.data} is not the place of the data that this run was trained on ({trained}), so its results go into "
-        f"{folder}",
+        f"{call.data} is not the data that this run was trained on ({trained}), so its results go into {folder}",
         highlight=False,
         soft_wrap=True,
     )

@@ -188,7 +188,9 @@ def test_the_learning_rate_is_that_of_the_plan(phantoms: Path, tmp_path: Path) -
     ],
 )
 def test_a_plan_that_the_script_cannot_follow_is_refused(phantoms: Path, keys: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=f"no counterpart for the plan's {named}, so the sides would not train alike"):
+    with pytest.raises(
+        ConfigError, match=f"no counterpart for the plan's {named}, so the sides would train differently"
+    ):
         job_of(planned_on(phantoms, **keys))
 
 

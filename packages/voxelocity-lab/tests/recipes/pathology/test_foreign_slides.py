@@ -62,8 +62,8 @@ def test_all_of_them_are_predicted_and_what_is_odd_is_said(tiles, foreign, tmp_p
     assert load_patches(out / "all_folds").micrometers == (0.5, 0.5)
     recipe.predict(call_of(foreign, out, console=Console(width=10_000)))
     said = capsys.readouterr().out
-    assert "2 slides without a size of pixels (bare.tif, gray.tif)" in said
-    assert "1 slide with pixels of another size than in training (finer.tiff): 0.1 micrometers for 0.5 to 0.5" in said
+    assert "2 slides without a pixel size (bare.tif, gray.tif)" in said
+    assert "1 slide with another pixel size than in training (finer.tiff): 0.1 micrometers for 0.5 to 0.5" in said
     assert "No tissue was found in gray" in said
     assert "tissue.least_saturation=0" in said
     results = out / "predicted_foreign"

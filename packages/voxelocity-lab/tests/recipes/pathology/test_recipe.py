@@ -253,7 +253,7 @@ def test_folds_are_trained_predicted_and_scored(tiles, tmp_path):
     for name in ("trained", "hand-made features", "untrained network", "mean intensity"):
         low, high = scores["intervals"][name]["patch_auc"]
         assert 0.0 <= low <= high <= 1.0
-    assert "95 % intervals, by drawing the 4 slides again" in scores["verdict"]
+    assert "bootstrap 95 % intervals over the 4 slides" in scores["verdict"]
     assert set(scores["gains"]) == {"hand-made features", "untrained network", "mean intensity"}
     assert {path.name for path in (out / "heat").iterdir()} == {f"t{number}.tiff" for number in range(4)}
     with (out / "lesions.csv").open() as file:
@@ -313,7 +313,7 @@ def test_all_pieces_of_another_data_set_are_unseen(tiles, tmp_path, capsys):
         pixels = np.asarray(Image.open(other / "images" / f"t{number}.jpg"))
         Image.fromarray(pixels[::-1]).save(other / "images" / f"t{number}.jpg", quality=95)
     printed = notices_of(small_call(other, out), capsys)
-    assert "no slide here is one that the networks were trained on, although 2 names are the same" in printed
+    assert "none of these slides was used to train the networks, although 2 names are the same" in printed
     assert "they are not scored" not in printed
     assert set(scores_of(out / "predicted_other")) == {"t0", "t1", "t2", "t3"}
     scores = json.loads((out / "predicted_other" / "scores.json").read_text())
@@ -422,7 +422,7 @@ def test_the_score_stands_next_to_an_untrained_network_and_to_darkness(tiles, tm
     assert baselines["hand-made features"]["square_auc"] > 0.6
     page = (tmp_path / "run" / "report.html").read_text()
     for text in (said.getvalue(), page):
-        assert "Next to what needs no training" in text
+        assert "Compared with baselines that need no training" in text
         assert f"{baselines['untrained network']['patch_auc']:.3f}" in text
     assert f"{baselines['mean intensity']['patch_auc']:.3f} by the mean intensity" in scores["verdict"]
 
@@ -563,7 +563,7 @@ def test_the_verdict_counts_all_slides_and_says_what_is_within_chance():
     for gain, words in (
         (Estimate(value=0.05, low=-0.01, high=0.1), "over the hand-made features is within chance: 0.050 (-0.010 to"),
         (Estimate(value=0.05, low=0.01, high=0.1), "The gain over the hand-made features is 0.050 (0.010 to 0.100)."),
-        (Estimate(value=-0.1, low=-0.2, high=0.0), "So the training has gained nothing over them."),
+        (Estimate(value=-0.1, low=-0.2, high=0.0), "So the training is no better than they are."),
     ):
         judged = replace(
             figures,

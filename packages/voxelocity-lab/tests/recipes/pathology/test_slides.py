@@ -215,7 +215,9 @@ def test_the_xml_of_asap_means_the_same(slide_file, tmp_path, tumor, hole):
 def test_annotations_that_may_mean_anything_are_refused_by_name(slide_file, tmp_path):
     slide = Slide(slide_file)
     path = write_asap(tmp_path / "a.xml", {"Tumor": SQUARE, "necrosis": HOLE})
-    with pytest.raises(InputError, match=r"annotation 'A necrosis' is in the group 'necrosis', of which nobody knows"):
+    with pytest.raises(
+        InputError, match=r"annotation 'A necrosis' is in the group 'necrosis', which may or may not be tumor"
+    ):
         Annotation(path, slide)
     path = write_asap(tmp_path / "a.xml", {"Tumor": SQUARE}, kind="PointSet")
     with pytest.raises(InputError, match=r"annotation 'A Tumor' is a PointSet, which has no area"):
@@ -273,16 +275,17 @@ def test_a_table_names_slides_and_parts_of_them(slide_file, tmp_path):
         ("slide,annotation,x\na.tiff,,5\n", r"has x only; a piece needs x, y, width and height"),
         ("slide,annotation\na.tiff,\na.tiff,\n", r"two pieces called 'a'"),
         ("slide,annotation\n", r"holds no slides"),
-        ("slide,annotation,Patient\na.tiff,,p\n", r"a column 'Patient', which is not read; call it 'patient'"),
-        ("slide,annotation,patient_id\na.tiff,,p\n", r"a column 'patient_id', which is not read; call it 'patient'"),
-        ("slide,annotation,Folds\na.tiff,,0\n", r"a column 'Folds', which is not read; call it 'fold'"),
+        ("slide,annotation,Patient\na.tiff,,p\n", r"a column 'Patient', which is unknown; call it 'patient'"),
+        ("slide,annotation,patient_id\na.tiff,,p\n", r"a column 'patient_id', which is unknown; call it 'patient'"),
+        ("slide,annotation,Folds\na.tiff,,0\n", r"a column 'Folds', which is unknown; call it 'fold'"),
         ("slide,annotation,fold\na.tiff,,-1\n", r"line 2 of .*: fold is -1; folds are numbered from 0"),
         ("slide,annotation\n,m.png\n", r"line 2 of .* names no slide"),
         ("slide,annotation\na,b.tiff,m.png\n", r"line 2 of .* more cells than the table has columns"),
         ("slide,annotation,micrometers\na.tiff,,353\n", r"line 2 of .*: micrometers is '353'"),
         (
             "slide,annotation,patient,fold\na.tiff,m.png,p,0\nb.tiff,m.png,p,1\n",
-            r"the patient 'p' fold 0 in line 2 and fold 1 in line 3, so that networks are scored on patients they know",
+            r"the patient 'p' fold 0 in line 2 and fold 1 in line 3, so that networks would be scored on their "
+            "training patients",
         ),
         (
             "slide,annotation,fold\na.tiff,m.png,0\nb.tiff,m.png,\n",

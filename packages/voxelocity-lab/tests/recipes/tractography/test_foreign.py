@@ -186,7 +186,7 @@ def test_a_line_to_a_point_that_is_not_there_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"trans_to_mni": np.zeros((1, 3), np.float32)}, "no trans_to_mni, which places its voxels"),
+        ({"trans_to_mni": np.zeros((1, 3), np.float32)}, "no trans_to_mni, the affine of its voxels"),
         ({"trans_to_mni": np.full((1, 16), np.nan, np.float32)}, "its trans_to_mni is not an affine"),
         ({"track": np.arange(30, dtype=np.uint8)[None]}, "a streamline has 50462976 bytes"),
         ({"track": np.zeros((1, 5), np.uint8)}, "it ends within a streamline"),

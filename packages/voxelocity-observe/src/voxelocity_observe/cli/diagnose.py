@@ -30,14 +30,14 @@ def diagnose(
         list[str] | None,
         typer.Argument(
             metavar="-- COMMAND... | FOLDER",
-            help="The command to watch, or the folder of a run or of a diagnosis.",
+            help="The command to watch, or the folder of a run or a diagnosis.",
             show_default=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print only the diagnosis, as JSON.")] = False,
     evidence: Annotated[bool, typer.Option("--evidence", help="Also print the evidence for the diagnosis.")] = False,
 ) -> None:
-    """Watch a training program, say what holds it back, and what to change. The program's files stay unchanged."""
+    """Watch a training program, find its bottleneck, and suggest what to change. The program's files stay unchanged."""
     given = words or []
     folder = Path(given[0]) if given and Path(given[0]).is_dir() else None
     if folder is not None and len(given) > 1:
@@ -79,8 +79,8 @@ def _announcement(request: DiagnoseRequest) -> str:
     until = " to its own end"
     if not request.is_whole:
         until = f"; it is stopped once enough is recorded, after at most {request.seconds:g} s of steps, and "
-        until += "may write files while it stops" if request.keeps_saves else "cannot write files while it stops"
-    return f"watching {shlex.join(request.command)}{until}; Ctrl-C diagnoses what is recorded by then"
+        until += f"{'may' if request.keeps_saves else 'cannot'} write files while it is being stopped"
+    return f"watching {shlex.join(request.command)}{until}; press Ctrl-C to diagnose what is recorded so far"
 
 
 @contextlib.contextmanager

@@ -13,11 +13,11 @@ from voxelocity_observe.core.errors import ConfigError
 
 def doctor(
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Check the disk of this folder; the cache's if not given.")
+        Path | None, typer.Option("--folder", help="Check the disk of this folder; default: the cache's.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show what this machine has, what is missing, and what each costs; status 1 if it cannot train."""
+    """Show what this machine has, what is missing, and what that costs; status 1 if it cannot train."""
     if folder is not None and not folder.expanduser().is_dir():
         raise ConfigError(f"doctor: --folder {folder} is not a folder; name one that exists")
     from voxelocity_observe.core.console import PlainConsole

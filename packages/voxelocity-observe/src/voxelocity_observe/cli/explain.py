@@ -8,7 +8,7 @@ import typer
 
 
 def explain(
-    code: Annotated[str, typer.Argument(help="Code of a finding, such as VX101; all are listed if not given.")] = "",
+    code: Annotated[str, typer.Argument(help="Code of a finding, such as VX101; default: list all.")] = "",
     index: Annotated[
         bool, typer.Option("--index", help="Print the list as Markdown, with links to the pages.")
     ] = False,

@@ -18,7 +18,7 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 _TRAINS = ("train", "plan", "recipe", "tune")
 _RUNS = (*_TRAINS, "predict")
 _ALL = (*_RUNS, "evaluate", "diagnose", "bench", "demo", "monitor", "export", "report")
-_STEPS = "--set {fit}.steps=4000 (trainings count optimizer steps), or --time-budget 10m"
+_STEPS = "--set {fit}.steps=4000 (lengths are in optimizer steps), or --time-budget 10m"
 _IN_PLAN = "--set {window}.%s when you train: predict takes the windows of the run"
 # The commands that it is for, what to write, and the options of other tools that mean it. Recipes that have their own
 # settings have keys of their own; a text that names another key is not for them.
@@ -85,10 +85,10 @@ _INSTEAD: tuple[tuple[tuple[str, ...], str, str], ...] = (
     ),
     (
         ("predict",),
-        "the folders of several runs, whose logits are averaged: voxelocity predict RUN/fold_0 RUN/fold_1 INPUT -o OUT",
+        "the folders of several runs, to average their logits: voxelocity predict RUN/fold_0 RUN/fold_1 INPUT -o OUT",
         "f fold folds",
     ),
-    (("predict",), "--runtime auto, the quickest on this machine", "fast fastest f3 half fp16 compile trt"),
+    (("predict",), "--runtime auto, the fastest on this machine", "fast fastest f3 half fp16 compile trt"),
     (("predict",), "--probabilities", "save-probabilities save-prob save-softmax softmax"),
     (("predict",), "--previews", "preview visualize show save-img"),
     (("predict",), _IN_PLAN % "batch_size=4", "batch-size bs batch sw-batch-size b"),
@@ -190,7 +190,7 @@ class HintingGroup(ListingGroup):
             hint = instead_of(option, command, arguments)
             error.message = _in_words(error.message, option)  # type: ignore[attr-defined]
             if command == "recipe" and (action := next((word for word in arguments[1:2] if word in _ACTIONS), "")):
-                hint = f"{_ACTIONS[action]} in place of {action}"
+                hint = f"{_ACTIONS[action]} instead of {action}"
             if error.message.startswith("Got unexpected extra argument"):  # type: ignore[attr-defined]
                 hint = _ONE_PLACE.get(command, "")
             if hint:

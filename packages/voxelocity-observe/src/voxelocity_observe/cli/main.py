@@ -41,7 +41,7 @@ Examples:
 app = typer.Typer(
     name="voxelocity",
     cls=HintingGroup,
-    help="Train volumetric medical-imaging networks as fast as this machine allows, and see it proven.",
+    help="Train 3-D medical-imaging networks as fast as this machine allows, with the measurements to prove it.",
     epilog=_EXAMPLES,
     # Plain text loses no letter in a narrow terminal, and comes sooner: rich is not imported.
     rich_markup_mode=None,
@@ -145,8 +145,8 @@ def main() -> None:
             raise
         # EFBIG is a limit that was set (ulimit -f), not a full disk.
         is_limit = error.errno == errno.EFBIG
-        what = "the disk or `ulimit -f` lets no file grow so large" if is_limit else "no space left on the disk"
-        cure = "raise the limit or name another disk" if is_limit else "free some space"
+        what = "the disk or `ulimit -f` does not allow a file of this size" if is_limit else "no space left on the disk"
+        cure = "raise the limit or choose another disk" if is_limit else "free some space"
         _end(
             f"{what}, while writing {error.filename or 'a file'}; {cure}, then repeat the same command; a run "
             "continues from its last checkpoint with --resume",

@@ -9,13 +9,13 @@ import typer
 
 
 def monitor(
-    command: Annotated[list[str], typer.Argument(help="What to run, with its arguments; put '--' first if in doubt.")],
+    command: Annotated[list[str], typer.Argument(help="The command with its arguments; put '--' first if in doubt.")],
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder of the record; monitor/DATE_TIME if not given.")
+        Path | None, typer.Option("-o", "--out", help="Folder of the record; default: monitor/DATE_TIME.")
     ] = None,
     period: Annotated[float, typer.Option("--period", help="Seconds between two samples, 0.1 to 60.")] = 0.5,
     live: Annotated[
-        bool, typer.Option("--live", help="Show the machine's state in the last lines of the terminal meanwhile.")
+        bool, typer.Option("--live", help="Show the machine's state in the last lines of the terminal.")
     ] = False,
     no_page: Annotated[bool, typer.Option("--no-page", help="Write no page and no picture at the end.")] = False,
     openmetrics: Annotated[
@@ -25,7 +25,7 @@ def monitor(
         ),
     ] = None,
 ) -> None:
-    """Run COMMAND and record what the machine does meanwhile: cores, memory, disks, network, GPUs.
+    """Run COMMAND and record the machine: cores, memory, disks, network, GPUs.
 
     Exits with the command's own status.
     """

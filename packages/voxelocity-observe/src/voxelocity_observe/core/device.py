@@ -51,7 +51,7 @@ def numbered(device: torch.device | str) -> torch.device:
         return device
     if not torch.cuda.is_available():
         raise ConfigError(
-            f"device: 'cuda' was asked for, but torch {torch.__version__} sees no CUDA device; use 'cpu', or install a "
+            f"device: 'cuda' was requested, but torch {torch.__version__} sees no CUDA device; use 'cpu', or install a "
             "CUDA build of torch and its driver"
         )
     return torch.device("cuda", torch.cuda.current_device())

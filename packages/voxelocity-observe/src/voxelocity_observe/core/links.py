@@ -36,8 +36,8 @@ def check_links(folder: Path, names: Iterable[str], *, where: str, deep: bool = 
             for link in _links(path, deep=deep):
                 if leads_out(link, folder):
                     raise OutputError(
-                        f"{where}: {link} is a link to {os.readlink(link)}, outside of {folder}, and nothing is "
-                        "written through it; remove the link, or put what it leads to in its place"
+                        f"{where}: {link} is a link to {os.readlink(link)}, outside of {folder}, and links are not "
+                        "written through; remove the link, or replace it with its target"
                     )
 
 

@@ -82,7 +82,7 @@ def write_whole(path: str | Path, content: bytes) -> Path:
         put_in_place(target, content)
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        cure = "make space there, or choose another place" if is_full else "free the path or choose another"
+        cure = "make space there, or choose another folder" if is_full else "free the path or choose another"
         raise OutputError(f"report: cannot write '{target}': {error.strerror or error}; {cure}") from error
     return target
 

@@ -159,7 +159,7 @@ def _not_measured(facts: Facts) -> Sequence[str]:
     if facts.counted and facts.host is None:
         missing.append("the machine while the program ran: cores, memory, other programs")
     if facts.counted and not facts.stacks:
-        missing.append("which lines the time went to: no stacks were taken")
+        missing.append("where in the code the time was spent: no stacks were sampled")
     if facts.counted and facts.files is not None and facts.files.num_opens and experiment_s(facts, "storage") is None:
         missing.append("how fast the storage reads the program's files")
     return tuple(dict.fromkeys(missing))
@@ -180,7 +180,7 @@ def verdict(facts: Facts, findings: Sequence[Finding], rules: Sequence[Rule]) ->
     beside = [
         finding for finding in causes if finding is not first and (finding is causes[0] or finding.code in context)
     ]
-    machine = f"; the machine holds it back, too: {clause(beside[0].title)}" if beside else ""
+    machine = f"; the machine also slows it down: {clause(beside[0].title)}" if beside else ""
     if all(pools[finding.code] == "compute" and _is_small(facts, finding) for finding in own):
         return f"{_no_cause(facts)}; a little is left to gain: {clause(own[0].title)}{machine}{_doubts(facts)}."
     return f"{_beginning(facts, first, pools)}{machine}{_doubts(facts)}."
@@ -201,9 +201,9 @@ def _beginning(facts: Facts, cause: Finding, pools: Mapping[str, Pool]) -> str:
     whole_s = max(watched_s(facts), 1e-12)
     time = _time(facts)
     shares: dict[Pool, tuple[float, str]] = {
-        "copy": (part_s(facts, "copy"), f"of {time} goes into copying batches to the device"),
-        "validation": (passes_s(facts, "validation"), "of the watched time goes into validation"),
-        "saving": (passes_s(facts, "saving"), "of the watched time goes into saving"),
+        "copy": (part_s(facts, "copy"), f"of {time} is spent on copying batches to the device"),
+        "validation": (passes_s(facts, "validation"), "of the watched time is spent on validation"),
+        "saving": (passes_s(facts, "saving"), "of the watched time is spent on saving"),
         "loop": (part_s(facts, "other"), f"of {time} is neither data nor network"),
     }
     pool, told = pools[cause.code], clause(cause.title)
@@ -218,7 +218,7 @@ def _beginning(facts: Facts, cause: Finding, pools: Mapping[str, Pool]) -> str:
         seconds, words = shares[pool]
         return f"{percent(seconds / whole_s)} {words}: {told}"
     saved = "" if cause.saves_s is None else f"; fixing that would save {percent(cause.saves_s / whole_s)} of {time}"
-    return f"The machine holds this program back: {told}{saved}"
+    return f"The machine slows this program down: {told}{saved}"
 
 
 def _of_data(facts: Facts, cause: Finding, told: str) -> str:
@@ -233,7 +233,7 @@ def _of_data(facts: Facts, cause: Finding, told: str) -> str:
     if wait < (cause.saves_s or 0.0) * 0.5:
         # Data made while the network runs, or in the loop, shows in parts other than waiting.
         saved = percent((cause.saves_s or 0.0) / whole_s)
-        return f"{saved} of {_time(facts)} goes into making the data: {told}"
+        return f"{saved} of {_time(facts)} is spent on making the data: {told}"
     return f"The network spends {percent(wait / whole_s)} of {_time(facts)} waiting for data: {told}"
 
 
@@ -264,7 +264,7 @@ def _doubts(facts: Facts) -> str:
     doubts += _stand_still(facts)
     change = load_change(facts)
     if change is not None and not 1.0 / CHANGED_LOAD <= change <= CHANGED_LOAD:
-        doubts += "; the machine's load changed during the measurement, so take the gains as rough"
+        doubts += "; the machine's load changed during the measurement, so the gains are rough"
     ending = _ending(facts)
     return f"{doubts}; {ending}" if ending else doubts
 
@@ -296,7 +296,7 @@ def _without_steps(facts: Facts, causes: Sequence[Finding], pools: Mapping[str, 
         why = f": {clause(about[0].title)}" if about else ""
         return f"No training step was seen; the network only predicted, for {duration_text(validated_s)}{why}{end}."
     if facts.main.versions and "torch" not in facts.main.versions:
-        return f"This program never imported torch, so there is no training to look at{end}."
+        return f"This program never imported torch, so there is no training to analyze{end}."
     return f"No training step was seen in {duration_text(facts.seconds)}: no torch optimizer made a step{end}."
 
 

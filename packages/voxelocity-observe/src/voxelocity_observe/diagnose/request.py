@@ -43,7 +43,7 @@ class DiagnoseRequest(UserRequest):
     """Record kernels with torch.profiler even where `nsys` is installed."""
 
     def _check(self) -> None:
-        self.check_one_of("the first asks for Nsight Systems, the second leaves it out", "has_nsys", "skips_nsys")
+        self.check_one_of("the first requests Nsight Systems, the second turns it off", "has_nsys", "skips_nsys")
         self.check_number("seconds", "give seconds, at least 1", least=1.0)
         if self.folder is None:
             if not self.command:

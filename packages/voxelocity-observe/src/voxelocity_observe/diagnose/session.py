@@ -143,8 +143,8 @@ def diagnose_folder(
         diagnosis = diagnose(_profiled(read_facts(folder / RECORDING_NAME), folder))
     elif (folder / "run.yaml").exists():
         raise InputError(
-            f"diagnose: {folder} is a run of `voxelocity train`, which only the engine reads; `pip install voxelocity` "
-            "where you diagnose it"
+            f"diagnose: {folder} is a run of `voxelocity train`, which needs the engine; `pip install voxelocity` "
+            "in this environment"
         )
     else:
         raise InputError(
@@ -167,7 +167,7 @@ def _write_outcome(
             write_kernels(groups, folder / KERNELS_NAME)
         return write_all(diagnosis, folder), ""
     except (OutputError, OSError) as error:
-        return DiagnosisFiles(), f"{error}; standard output holds all there is of this diagnosis"
+        return DiagnosisFiles(), f"{error}; the diagnosis is only on standard output"
 
 
 def write_all(diagnosis: Diagnosis, folder: Path, *, source: Path | None = None) -> DiagnosisFiles:

@@ -109,7 +109,7 @@ _BYTES_A_SECOND = "bytes_per_second"
 _HOST = {
     "throttled_share": named_gauge("cpu_throttled", "ratio", "Share of time in which the quota held the CPUs back."),
     "memory_used_bytes": named_gauge("memory_used", "bytes", "Memory in use, without pages of files."),
-    "memory_available_bytes": named_gauge("memory_available", "bytes", "Memory that a program can still take."),
+    "memory_available_bytes": named_gauge("memory_available", "bytes", "Memory that a program can still allocate."),
     "page_cache_bytes": named_gauge("memory_page_cache", "bytes", "Pages of files that can be dropped."),
     "shm_used_bytes": named_gauge("memory_shm_used", "bytes", "Memory in use in /dev/shm."),
     "swap_used_bytes": named_gauge("swap_used", "bytes", "Swap in use."),
@@ -138,15 +138,15 @@ _GPU = {
     "memory_total_bytes": named_gauge("gpu_memory_size", "bytes", "Memory of the device."),
     "program_memory_bytes": named_gauge("gpu_program_memory", "bytes", "Device memory that the program uses."),
     "num_other_processes": named_gauge("gpu_other_programs", "processes", "Processes of other programs on it."),
-    "power_w": named_gauge("gpu_power", "watts", "Power drawn."),
-    "power_limit_w": named_gauge("gpu_power_limit", "watts", "Power that it may draw."),
+    "power_w": named_gauge("gpu_power", "watts", "Power in use."),
+    "power_limit_w": named_gauge("gpu_power_limit", "watts", "Power limit."),
     "temperature_c": named_gauge("gpu_temperature", "celsius", "Temperature of the chip."),
     "sm_clock_mhz": named_gauge("gpu_clock", "hertz", "Clock of the processors."),
     "memory_clock_mhz": named_gauge("gpu_memory_clock", "hertz", "Clock of the memory."),
     "pcie_receive_bytes_per_s": named_gauge("gpu_pcie_received", _BYTES_A_SECOND, "Received over PCIe."),
     "pcie_send_bytes_per_s": named_gauge("gpu_pcie_sent", _BYTES_A_SECOND, "Sent over PCIe."),
 }
-_THROTTLED = named_gauge("gpu_throttled", "", "1 for each reason why the clocks are held back now.")
+_THROTTLED = named_gauge("gpu_throttled", "", "1 for each reason why the clocks are lowered now.")
 
 
 def sample_values(sample: Sample, labels: Mapping[str, str]) -> list[tuple[Gauge, list[Labeled]]]:

@@ -137,7 +137,7 @@ class MonitorFiles:
         self._warn(
             "not writable",
             f"files: {self.folder} cannot be written ({reason}); samples are kept in memory, and rows are written "
-            "again once there is room",
+            "again when there is space",
         )
 
 

@@ -80,7 +80,7 @@ class GpuSampler:
         if found and not self.gpus:
             self._notes.append(f"GPUs: CUDA_VISIBLE_DEVICES={variable!r} hides all {len(found)} from the program")
         elif not found and not self._notes:
-            self._notes.append(_NO_GPU.format("the driver knows of none"))
+            self._notes.append(_NO_GPU.format("the driver reports none"))
 
     @property
     def missing(self) -> tuple[str, ...]:

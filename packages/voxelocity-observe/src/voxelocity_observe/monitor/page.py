@@ -78,7 +78,7 @@ def monitor_document(record: MonitorRecord) -> Document:
                 blocks=[
                     Lines(lines=record.missing)
                     if record.missing
-                    else Text(text="Everything that was asked for was measured.", is_hint=True)
+                    else Text(text="Everything requested was measured.", is_hint=True)
                 ],
             ),
             Section(title="Own cost and machine", blocks=[*_own_cost(record), *machine]),
@@ -103,9 +103,9 @@ def _phases(columns: Columns, phases: Sequence[Phase], stretches: Sequence[TimeB
         ),
         phase_table(columns, phases).without_caption(),
         Text(
-            text=f"{ranks}A phase within another counts for both, and the inner one is drawn. Means are over the "
-            "samples in a phase; the shorter a phase is compared with the time between samples, the less they say. The "
-            "charts below show the colors behind their lines.",
+            text=f"{ranks}A nested phase counts for both phases, and the inner one is shown. Means are over the "
+            "samples in a phase; in short phases with few samples, they are rough. The charts below show the "
+            "colors behind their lines.",
             is_hint=True,
         ),
     ]

@@ -132,7 +132,7 @@ class Sampler:
             return
         self._thread.join(_PATIENCE_S)
         if self._thread.is_alive():
-            self._failure = f"the end: a question to a driver was not answered within {_PATIENCE_S:g} s"
+            self._failure = f"the end: a driver query did not finish within {_PATIENCE_S:g} s"
             return
         self._missing = self.missing[: -1 if self._failure else None]
         self._host.close()

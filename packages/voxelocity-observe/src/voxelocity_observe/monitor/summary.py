@@ -128,9 +128,9 @@ def device_table(columns: Columns) -> Table:
         "Memory at most": memory,
         "Power": lambda device: _number_text(columns.mean(device.column("power_w")), " W"),
         "Temperature at most": lambda device: _number_text(peak(device.column("temperature_c")), " °C"),
-        "Clocks held back by": reasons,
+        "Clocks lowered by": reasons,
     }
-    return record_table("GPUs", columns.devices, cells, words=("Name", "Clocks held back by"))
+    return record_table("GPUs", columns.devices, cells, words=("Name", "Clocks lowered by"))
 
 
 def rank_table(columns: Columns) -> Table:

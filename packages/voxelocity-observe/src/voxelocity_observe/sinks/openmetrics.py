@@ -17,8 +17,8 @@ from voxelocity_observe.monitor.samples import sample_of
 from voxelocity_observe.sinks.protocol import Event, RunStart
 
 _STEP = named_gauge("train_step", "", "Optimizer steps done.")
-_EPOCH = named_gauge("train_epoch", "", "Passes over the training cases done.")
-_LOSS = named_gauge("train_loss", "", "Mean loss of the last second or so.")
+_EPOCH = named_gauge("train_epoch", "", "Completed passes over the training cases.")
+_LOSS = named_gauge("train_loss", "", "Mean loss over about the last second.")
 _RATE = named_gauge("train_learning_rate", "", "Learning rate.")
 _SPEED = named_gauge("train", "images_per_second", "Patches trained on per second.")
 _WAIT = named_gauge("train_wait", "ratio", "Share of the training time spent waiting for data.")

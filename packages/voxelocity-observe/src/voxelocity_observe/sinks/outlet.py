@@ -126,7 +126,4 @@ class _Outlet:
             if self._given_up.is_set():
                 return
             self._given_up.set()
-        self._warn(
-            f"sinks: {self._sink.name} is left out from now on ({reason}); the run continues, and its own folder holds "
-            "everything"
-        )
+        self._warn(f"sinks: {self._sink.name} is dropped ({reason}); the run continues, and its folder has all data")

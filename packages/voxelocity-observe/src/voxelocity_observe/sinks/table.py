@@ -100,5 +100,5 @@ def _make_sink(text: str) -> Sink:
     if name not in TRACKERS:
         raise ConfigError(f"sinks: --log {text!r} is not known; choose {', '.join(TRACKERS)}")
     if colon and not place:
-        raise ConfigError(f"sinks: --log {text!r} names no place after the colon; add one, or write {name} alone")
+        raise ConfigError(f"sinks: --log {text!r} has no address after the colon; add one, or write {name} alone")
     return TRACKERS[name].make(place)

@@ -234,7 +234,12 @@ def test_a_version_that_cannot_be_parsed_matches_no_known_fault(checks_of_packag
     ("extra", "wanted", "versions", "found"),
     [
         ("lmdb", ["lmdb>=1.6"], {"lmdb": None}, "not installed: lmdb; for a cache of all cases in one file"),
-        ("bench", ["lmdb", "pandas"], {}, "lmdb 3.0.0; not installed: pandas; for `voxelocity bench` with its peers"),
+        (
+            "bench",
+            ["lmdb", "pandas"],
+            {},
+            "lmdb 3.0.0; not installed: pandas; for comparisons with other toolkits (`voxelocity bench`)",
+        ),
         ("mlflow", ["mlflow-skinny"], {"mlflow": "3.17.2"}, "mlflow-skinny 3.17.2: curves of a run in MLflow"),
         ("unlisted", ["lmdb"], {}, "lmdb 3.0.0"),
     ],

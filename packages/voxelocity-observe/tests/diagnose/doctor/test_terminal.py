@@ -76,6 +76,6 @@ def test_the_last_three_lines_are_the_verdict_what_to_do_first_and_what_is_missi
     ]
     assert CheckUp(verdict="Fine.", checks=missing).in_short == (
         "Fine.",
-        "First: nothing has to be done",
+        "First: no action needed",
         "Missing: ray, slides: pip install 'voxelocity[ray,slides]'",
     )

@@ -109,7 +109,7 @@ def test_workers_are_joined_to_the_process_they_work_for(tmp_path: Path) -> None
     facts = read_facts(tmp_path)
     assert facts.main.pid == 10
     assert [(f.worker, f.num_batches, len(f.batch_s)) for f in facts.fetches] == [(0, 5, 2), (1, 4, 1)]
-    assert "rank 1: recorded too; this report is about rank 0" in facts.not_measured
+    assert "rank 1: also recorded; this report is about rank 0" in facts.not_measured
 
 
 def test_process_that_trains_is_the_main_one_and_not_the_one_that_started_it(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_program_that_only_warmed_up_or_never_stepped_is_told_so(tmp_path: Path)
     write(tmp_path, "10-a", [process(10), ("step", warm), ("end", Ending(reason="program", time_s=0))])
     told = read_facts(tmp_path).not_measured
     assert "steps: the program ended after 1 warm-up step; let it train longer" in told
-    assert "the ceiling: no experiment was made because the program ended by itself before" in told
+    assert "the ceiling: no experiment was done because the program ended by itself before" in told
     (tmp_path / "10-a.jsonl").unlink()
     write(tmp_path, "10-a", [process(10), ("end", Ending(reason="program", time_s=0))])
     assert "steps: no torch optimizer made a step while the program was watched" in read_facts(tmp_path).not_measured

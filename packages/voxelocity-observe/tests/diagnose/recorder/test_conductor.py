@@ -129,7 +129,7 @@ def test_ceiling_without_a_known_loader_is_told_to_be_impossible(recorded: Recor
     assert phases(facts) == ["warm-up", "watched", "profiled"]
     (note,) = [text for text in facts.not_measured if text.startswith("the step on batches")]
     assert note.startswith(
-        "the step on batches that are there already, the loader alone, the data set alone, putting a batch together, "
+        "the step on batches in memory, the loader alone, the data set alone, putting a batch together, "
         "copying a batch to the device: the program's batches do not come from a known loader "
     )
 
@@ -138,8 +138,7 @@ def test_batches_too_large_to_keep_are_told(recorded: Recorded, endless: Any) ->
     facts = recorded(endless(DataLoader(SlowItems(), batch_size=2)), **SHORT, kept_bytes=8)
     (note,) = [text for text in facts.not_measured if text.startswith("the step on batches")]
     assert note == (
-        "the step on batches that are there already: no batch could be kept: it is larger than 0.0 GiB, "
-        "or none was fetched"
+        "the step on batches in memory: no batch could be kept: it is larger than 0.0 GiB, or none was fetched"
     )
 
 
@@ -152,7 +151,7 @@ def test_recording_goes_on_until_a_validation_was_counted_or_the_time_is_over(re
     facts = recorded(program, **{**SHORT, "experiments": False}, seconds=0.2)
     assert 0.2 <= sum(step.seconds for step in facts.counted) < 0.4
     assert len(facts.counted) > 4
-    assert "the ceiling: no experiment was made because none was asked for" in facts.not_measured
+    assert "the ceiling: no experiment was done because none was requested" in facts.not_measured
 
 
 def test_whole_program_runs_to_its_end_and_has_its_own_results(recorded: Recorded, items: Any) -> None:

@@ -210,7 +210,7 @@ def test_without_memory_for_the_state_there_are_no_steps_on_resident_batches(
     facts = recorded(training.run, **SHORT)
     assert {step.phase for step in facts.steps} == {"warm-up", "watched", "profiled"}
     assert training.sha256() == undiagnosed(len(facts.steps))
-    (told,) = [text for text in facts.not_measured if text.startswith("the step on batches that are there already")]
+    (told,) = [text for text in facts.not_measured if text.startswith("the step on batches in memory")]
     assert (
         "weights and optimizer (0.0 GiB) could not be saved first, to be restored afterwards: 0.0 GiB of memory" in told
     )

@@ -69,7 +69,7 @@ def test_batches_are_told_by_who_made_them(example_diagnosis):
         for w in range(20)
     ]
     facts = dataclasses.replace(diagnosis.facts, fetches=fetches)
-    table = tables_of(dataclasses.replace(diagnosis, facts=facts))["Who made the batches (the first 16)"]
+    table = tables_of(dataclasses.replace(diagnosis, facts=facts))["Batches by loader and worker (the first 16)"]
     assert table.rows[3][:5] == ("loader 1, worker 3", "2", "0.10 s", "50 ms", "50 ms")
     assert len(table.rows) == 16
     alone = dataclasses.replace(facts, loaders=[])
@@ -80,7 +80,7 @@ def test_the_makers_of_batches_name_a_loader_as_the_table_of_loaders_does(exampl
     diagnosis = example_diagnosis("data-bound")
     loaders = [dataclasses.replace(loader, key=loader.key - 1) for loader in diagnosis.facts.loaders]
     fetches = [dataclasses.replace(fetch, key=0) for fetch in diagnosis.facts.fetches]
-    rows = tables_of(with_facts(diagnosis, loaders=loaders, fetches=fetches))["Who made the batches"].rows
+    rows = tables_of(with_facts(diagnosis, loaders=loaders, fetches=fetches))["Batches by loader and worker"].rows
     assert [row[0] for row in rows] == ["loader 1, the program itself"]
 
 

@@ -118,7 +118,7 @@ def test_a_program_that_was_killed_and_one_never_seen_are_told_as_such(pages):
     words = pages["nothing seen"].words
     assert "the program never imported torch" in words
     assert "Where the time went" not in words
-    assert "No training was seen, so there is nothing to judge." in words
+    assert "No training was recorded, so there is nothing to analyze." in words
     assert "holds this program back" not in words
     assert "Nothing was found that holds this program back." in pages["clean"].words
 

@@ -45,7 +45,7 @@ def test_the_first_screen_tells_all_that_a_person_needs(example_diagnosis):
         "Not measured\n- kernels: there is no CUDA device\n",
         "Page     d/diagnosis.html\nTrace    d/trace.json.gz\nJSON     d/diagnosis.json\n",
         "Watching took 1 % of the watched time.",
-        "--evidence shows what this rests on; voxelocity explain VX101 says more.",
+        "--evidence prints all evidence; voxelocity explain VX101 says more.",
     ):
         assert words in text, words
     assert "Time of a step" not in text
@@ -192,7 +192,7 @@ def test_evidence_follows_where_it_is_asked_for(example_diagnosis):
     text = shown(example_diagnosis("on a GPU"), has_evidence=True, width=100)
     for words in ("Kernel groups", "Tensor-core kernels", "gpu.py:51", "NVIDIA H100", "SW power cap (2.0 %)"):
         assert words in text
-    assert "--evidence shows" not in text
+    assert "--evidence prints" not in text
 
 
 def test_what_was_never_seen_leaves_no_gap(example_diagnosis):

@@ -73,7 +73,7 @@ def test_other_programs_cost_what_the_thread_that_trains_waited_for_a_core(clean
     facts = replace(clean, host=host, core_wait=CoreWait(seconds=0.5, of_s=5.0), loaders=[make.loader(num_workers=0)])
     (found,) = find("VX504", facts)
     assert found.saves_s == pytest.approx(1.0)
-    assert found.evidence[-1] == "the thread that trains was ready and had no core in 10 % of the time"
+    assert found.evidence[-1] == "the thread that trains was ready but had no core in 10 % of the time"
     # Half of what it waited for workers, which had half of the cores, too.
     waits = [replace(step, parts={"wait": 0.02, "forward": 0.08}) for step in clean.steps]
     (found,) = find("VX504", replace(facts, steps=waits, loaders=[make.loader(num_workers=2)]))

@@ -25,12 +25,8 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-Folder = Annotated[
-    Path | None, typer.Argument(help="The cache (data.cache.folder); if not given, the default of plans.")
-]
-InMemory = Annotated[
-    bool, typer.Option("--memory", help="The cases that runs keep in main memory, instead of a folder.")
-]
+Folder = Annotated[Path | None, typer.Argument(help="The cache (data.cache.folder); default: that of plans.")]
+InMemory = Annotated[bool, typer.Option("--memory", help="Cases that runs keep in main memory, instead of a folder.")]
 
 
 @app.command("build", cls=PlainCommand)
@@ -40,10 +36,10 @@ def build(
     config: options.ConfigFile = None,
     sets: options.Sets = None,
     ray: Annotated[
-        str, typer.Option("--ray", help="Prepare on all nodes of this Ray cluster: its address, auto, or local.")
+        str, typer.Option("--ray", help="Prepare on all nodes of a Ray cluster: its address, auto, or local.")
     ] = "",
 ) -> None:
-    """Prepare all cases of DATASET as a training with the same --device and keys does, and keep them on disk."""
+    """Prepare all cases of DATASET on disk, for trainings with the same --device and keys."""
     overrides, chosen = options.read_overrides(config, sets), options.read_device(device)
     from voxelocity.data.source import open_cases
     from voxelocity.training.building import build_cache, cache_job
@@ -80,9 +76,9 @@ def ls(folder: Folder = None, memory: InMemory = False) -> None:
 def verify(
     folder: Folder = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Also read every voxel, not only lengths, headers and foreground.")
+        bool, typer.Option("--full", help="Also verify every voxel, not only lengths, headers and foreground.")
     ] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove damaged entries; runs make them again.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove damaged entries; runs prepare them again.")] = False,
 ) -> None:
     """Check the entries; status 1 if one is damaged."""
     contents = _open(folder)
@@ -94,12 +90,12 @@ def verify(
             _say(f"damaged: {who}entry {entry.key}: {entry.problem}")
     damaged = [entry for entry in entries if entry.state == "damaged"]
     if not damaged:
-        how = "every voxel" if full else "lengths, headers and foreground; --full reads every voxel"
+        how = "every voxel" if full else "lengths, headers and foreground; --full verifies every voxel"
         _say(f"{_count_text(entries)} in {contents.folder}, none damaged (checked: {how})")
         return
     if remove:
         contents.remove(damaged)
-    what = "removed; runs make them again" if remove else "--remove removes them, and runs make them again"
+    what = "removed; runs prepare them again" if remove else "--remove removes them, and runs prepare them again"
     _say(f"{len(damaged)} of {_count_text(entries)} in {contents.folder} damaged: {what}")
     raise typer.Exit(1)
 
@@ -108,12 +104,12 @@ def verify(
 def clear(
     folder: Folder = None,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", help="Only entries made longer ago, and unusable ones: 7d, 12h.")
+        str | None, typer.Option("--older-than", help="Only entries older than this, and unusable ones: 7d, 12h.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     memory: InMemory = False,
 ) -> None:
-    """Remove entries, and nothing else in the folder; with --memory, what killed runs left there. Asks first."""
+    """Remove entries, and no other files; with --memory, those of killed runs. Asks first."""
     if memory:
         _clear_memory(folder, older_than, yes=yes)
         return
@@ -131,7 +127,7 @@ def clear(
         _ask(f"Remove {_count_text(entries)}, {total}, from {contents.folder}?")
     freed = bytes_text(contents.remove(entries))
     files = {file.name: None for entry in entries if (file := TIERS[entry.tier].file) is not None}
-    note = f" ({', '.join(files)} keeps its size; new entries use the room)" if files else ""
+    note = f" ({', '.join(files)} keeps its size; new entries reuse the space)" if files else ""
     _say(f"removed {_count_text(entries)}, freed {freed}{note}")
 
 
@@ -141,12 +137,10 @@ def _list_memory(folder: Path | None) -> None:
     _check_alone(folder)
     found = memory_folders()
     for entry in found:
-        who = (
-            "in use" if entry.is_used else "left behind by a process that was killed; `cache clear --memory` removes it"
-        )
+        who = "in use" if entry.is_used else "left by a killed process; `cache clear --memory` removes it"
         _say(f"{entry.path}  {bytes_text(entry.num_bytes)}  {who}")
     if not found:
-        _say("no run keeps cases in memory, and none was left there")
+        _say("no run keeps cases in memory, and no killed run left any")
 
 
 def _clear_memory(folder: Path | None, older_than: str | None, *, yes: bool) -> None:
@@ -157,7 +151,7 @@ def _clear_memory(folder: Path | None, older_than: str | None, *, yes: bool) -> 
     found = memory_folders()
     for entry in found:
         if entry.is_used:
-            _say(f"{entry.path} is in use and stays: its memory is freed when the last run that uses it ends")
+            _say(f"{entry.path} is in use: its memory is freed when the last run that uses it ends")
     left = [entry for entry in found if not entry.is_used]
     if not left:
         _say("nothing to remove in memory")
@@ -171,7 +165,7 @@ def _clear_memory(folder: Path | None, older_than: str | None, *, yes: bool) -> 
         except OSError as error:
             raise OutputError(f"cache clear: {entry.path} cannot be removed ({error})") from error
         size = bytes_text(entry.num_bytes)
-        _say(f"removed {entry.path}, freed {size}" if is_gone else f"{entry.path} is now in use and stays")
+        _say(f"removed {entry.path}, freed {size}" if is_gone else f"{entry.path} is in use now and was kept")
 
 
 def _check_alone(given: object) -> None:
@@ -203,7 +197,7 @@ def _open(folder: Path | None) -> CacheContents:
 
     if folder is not None and (url := remote_url(folder)):
         raise ConfigError(
-            f"cache: {url} is on a server; use the server's own tools there, or name this machine's copies of it: "
+            f"cache: {url} is on a server; use the server's tools there, or name the local copies: "
             f"{default_cache_folder() / 'remote-cache' / local_name(url)}"
         )
     return CacheContents((folder or default_cache_folder()).expanduser())

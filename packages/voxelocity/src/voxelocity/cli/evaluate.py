@@ -23,8 +23,8 @@ def evaluate(
         list[Path],
         typer.Argument(
             metavar="PREDICTIONS... TRUTH",
-            help="Folders of predictions, such as one per fold, then the true labels: a folder or a data set. "
-            "Or finished runs alone, whose final validations are pooled.",
+            help="Folders of predictions, such as one per fold, then the true labels (a folder or a data set). Or "
+            "only finished runs, to pool their final validations.",
         ),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for evaluation.html, .json and .csv.")],
@@ -63,8 +63,8 @@ def _evaluate(asked: Asked[EvaluateRequest], folders: list[Path], progress: Work
         if asked.written:
             given = " and ".join(asked.written.values())
             raise InputError(
-                f"evaluate: {given} is for folders of predictions, but only runs were given, which are scored already; "
-                "leave it out, or predict their cases and name the predictions and the truth"
+                f"evaluate: {given} is for folders of predictions, but only runs were given, which already have "
+                "scores; leave it out, or predict their cases and name the predictions and the truth"
             )
         return pool_runs(runs)
     if runs:

@@ -22,7 +22,7 @@ def export(
     asked: Asked[ExportRequest],
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
 ) -> None:
-    """Write a run's network for another runtime, compared with the run; `predict` takes OUT as it takes RUN."""
+    """Export a run's network for another runtime and check it against the run; `predict` also takes OUT."""
     request = asked.request(run=run)
     if request.to == "nnunet":
         _export_nnunet(request)

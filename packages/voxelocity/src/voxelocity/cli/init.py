@@ -12,15 +12,17 @@ import typer
 def init(
     folder: Annotated[Path, typer.Argument(help="Folder of scans and labels that no dataset.json or table describes.")],
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder for the table and dataset.json, if not FOLDER.")
+        Path | None, typer.Option("-o", "--out", help="Folder for the table and dataset.json; default: FOLDER.")
     ] = None,
     are_masks: Annotated[
-        bool, typer.Option("--merge-masks", help="Label files are masks of one class each: merge those of a case.")
+        bool, typer.Option("--merge-masks", help="Each label file is the mask of one class: merge those of a case.")
     ] = False,
     raters: Annotated[
         str,
         typer.Option(
-            "--raters", metavar="NAME", help="Of several label files of a case: majority, or a part of one's name."
+            "--raters",
+            metavar="NAME",
+            help="If a case has several label files: majority, or a part of the name of the one to use.",
         ),
     ] = "",
     image: Annotated[
@@ -39,7 +41,7 @@ def init(
     ] = "",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a table and a dataset.json.")] = False,
 ) -> None:
-    """Look at the scans in FOLDER and write the table of cases that `plan` and `train` read, for you to correct."""
+    """List the scans in FOLDER in a table of cases for `plan` and `train`; check the table before you train."""
     from voxelocity.data.pipeline import FolderHints, describe_folder, write_description
     from voxelocity.report import found_document
     from voxelocity_observe.core.console import PlainConsole

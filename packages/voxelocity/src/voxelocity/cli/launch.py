@@ -18,10 +18,10 @@ def launch(
         int, typer.Option("-n", "--ranks", min=1, help="Processes on this machine or on each node, one for each GPU.")
     ],
     max_restarts: Annotated[
-        int, typer.Option("--max-restarts", min=0, help="How often a training whose process died is resumed.")
+        int, typer.Option("--max-restarts", min=0, help="How often to resume a training whose process died.")
     ] = 0,
     slurm: Annotated[
-        bool, typer.Option("--slurm", help="Submit it to SLURM instead; it resumes by itself after the time limit.")
+        bool, typer.Option("--slurm", help="Submit it to SLURM; the job resumes automatically after the time limit.")
     ] = False,
     num_nodes: Annotated[int, typer.Option("-N", "--nodes", min=1, help="With --slurm: machines.")] = 1,
     time: Annotated[str, typer.Option("--time", help="With --slurm: time limit of the job, such as 8h.")] = "24h",
@@ -31,7 +31,7 @@ def launch(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --slurm: print the job's script only.")] = False,
 ) -> None:
-    """Start a command on several processes that train together: launch -n 2 train DATASET -o RUN."""
+    """Train on several GPUs or processes: launch -n 2 train DATASET -o RUN."""
     if context.args[:1] not in (["train"], ["recipe"], ["tune"]):
         given = context.args[0] if context.args else "nothing"
         raise ConfigError(
@@ -43,7 +43,7 @@ def launch(
         return
     if num_nodes > 1 or dry_run or sbatch:
         raise ConfigError(
-            "launch: --nodes, --sbatch and --dry-run are for jobs of SLURM; add --slurm, or start nodes with torchrun"
+            "launch: --nodes, --sbatch and --dry-run are for SLURM jobs; add --slurm, or start the nodes with torchrun"
         )
     from voxelocity.parallel.launch import run_ranks
 

@@ -16,7 +16,7 @@ from voxelocity_observe.core.terminal_text import printable_lines
 
 app = typer.Typer(
     cls=ListingGroup,
-    help="Train by nnU-Net's own command over Voxelocity's feed.",
+    help="Train with nnU-Net's own command and Voxelocity's batches.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -36,7 +36,7 @@ def trainers() -> None:
 def install(
     undo: Annotated[bool, typer.Option("--undo", help="Remove the copy.")] = False,
 ) -> None:
-    """Copy our trainers into the installed nnU-Net, which then finds them without a variable."""
+    """Copy our trainers into the installed nnU-Net, which then finds them without an environment variable."""
     from voxelocity.nnunet import places
 
     place = places.uninstall() if undo else places.install()
@@ -50,7 +50,7 @@ def preprocess(
     asked: Asked[PreprocessRequest],
     dataset: Annotated[str, typer.Argument(help="Folder of a raw data set, its name in nnUNet_raw, or its number.")],
 ) -> None:
-    """Make nnU-Net's preprocessed folder of DATASET, with its files and values, in threads of one process."""
+    """Preprocess DATASET for nnU-Net, with nnU-Net's files and values, faster."""
     request = asked.request(dataset=dataset)
     from voxelocity.nnunet.preprocess.run import preprocess as preprocess_dataset
     from voxelocity_observe.core.console import PlainConsole

@@ -23,9 +23,9 @@ Dataset = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML with keys of the plan to fix.")]
-NoTuned = Annotated[bool, typer.Option("--no-tuned", help="Leave out what `voxelocity tune` found on this machine.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", help="Fix one key of the plan: --set data.batch_size=4.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file with keys of the plan.")]
+NoTuned = Annotated[bool, typer.Option("--no-tuned", help="Ignore the settings that `voxelocity tune` found.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="Set a key of the plan: --set data.batch_size=4.")]
 
 
 def read_device(text: str) -> DeviceChoice:
@@ -52,7 +52,7 @@ def check_is_no_run(dataset: Path) -> None:
     record = dataset / "run.yaml"
     if record.is_file() and not (dataset / "dataset.json").exists():
         raise ConfigError(
-            f"config: {dataset} is the folder of a run; name its data set, which stands in {record} as dataset.path, "
+            f"config: {dataset} is the folder of a run; name its data set, listed in {record} as dataset.path, "
             f"or continue the run with voxelocity train --resume {shlex.quote(str(dataset))}"
         )
 

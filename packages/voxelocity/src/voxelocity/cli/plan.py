@@ -24,18 +24,18 @@ def plan(
     config: options.ConfigFile = None,
     sets: options.Sets = None,
     no_tuned: options.NoTuned = False,
-    memory: Annotated[bool, typer.Option("--memory", help="Show what the run will take in memory, by part.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Show the memory that the run will take, by part.")] = False,
     what_if: Annotated[
         list[str] | None,
         typer.Option(
             "--what-if",
-            help="With --memory: the same with other values, such as data.batch_size=8 or classes=20; several of one "
-            "case are separated by semicolons.",
+            help="With --memory: the same with other values, such as data.batch_size=8 or classes=20; separate "
+            "several keys with semicolons.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan and its reasons as JSON.")] = False,
 ) -> None:
-    """Show what `train` would do with DATASET, and why, without doing it."""
+    """Show what `train` would do with DATASET, and why, without training."""
     request = asked.request(overrides=options.read_overrides(config, sets, no_tuned=no_tuned))
     from voxelocity.data.source import open_cases
 

@@ -33,21 +33,22 @@ _Inputs = Annotated[
     list[Path],
     typer.Argument(
         help=f"Scans ({format_names(formats=NAMED_FORMATS)} files, DICOM series), folders of them, or a .csv that "
-        "lists them. More models may come first: they are averaged.",
+        "lists them. Several models are averaged.",
         metavar="[MODEL...] INPUT...",
     ),
 ]
 _DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be predicted, and the memory it takes; predict nothing.")
+    bool,
+    typer.Option("--dry-run", help="Show what would be predicted and how much memory it takes, without predicting."),
 ]
 
 
 @options_of(
     PredictRequest,
     texts={
-        "format": f"Of the predictions: {in_words(OUTPUTS)}. auto: that of the scans, if all have one of these "
-        "formats, else nii.gz.",
-        "runtime": f"What runs the network: {', '.join(RUNTIMES)}; or auto, the quickest by measurement.",
+        "format": f"Of the predictions: {in_words(OUTPUTS)}. auto: the scans' format if it is one of these, else "
+        "nii.gz.",
+        "runtime": f"What runs the network: {', '.join(RUNTIMES)}; or auto, which measures the fastest.",
     },
 )
 def predict(asked: Asked[PredictRequest], model: _Model, inputs: _Inputs, dry_run: _DryRun = False) -> None:

@@ -22,27 +22,27 @@ def report(
         list[Path],
         typer.Argument(
             metavar="FOLDER [FOLDER]",
-            help="What train, monitor or diagnose wrote, finished or not; two folders of one kind are compared.",
+            help="Folder that train, monitor or diagnose wrote, finished or not; two folders of a kind are compared.",
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="File to write; the folder's own page or ./comparison.html if not given."),
+        typer.Option("-o", "--out", help="File to write; default: the folder's own page, or ./comparison.html."),
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option("--target", help="For runs: compare the time to this Dice; one that both reached if not given."),
+        typer.Option("--target", help="For runs: compare the time to this Dice; default: one that both reached."),
     ] = None,
     margin: Annotated[
         float | None,
-        typer.Option("--margin", help="For runs: largest Dice difference that counts as none; 0.01 if not given."),
+        typer.Option("--margin", help="For runs: largest Dice difference that counts as equal; default: 0.01."),
     ] = None,
     margin_mm: Annotated[
-        float | None, typer.Option("--margin-mm", help="For runs: the same for HD95, in mm; 1 if not given.")
+        float | None, typer.Option("--margin-mm", help="For runs: the same for HD95, in mm; default: 1.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; page only with -o.")] = False,
 ) -> None:
-    """Render the page of a run, a monitor record or a diagnosis again from its folder, or compare two of one kind."""
+    """Render the page of a run, a monitor record or a diagnosis again, or compare two of a kind."""
     from voxelocity_observe.core.errors import InputError
 
     if len(folders) > 2:

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 _Dataset = Annotated[
     Path,
     typer.Argument(
-        help="A data set, as for `train`; the folder of a run, whose plan is then improved; with --auto3dseg, "
-        "a work folder of MONAI's Auto3DSeg, whose algorithms are tuned."
+        help="A data set, as for `train`; the folder of a run, to improve its plan; with --auto3dseg, a work folder "
+        "of MONAI's Auto3DSeg, to tune its algorithms."
     ),
 ]
 _Specs = Annotated[
-    Path | None, typer.Option("--specs", help="Of a work folder: Auto3DSeg's gpu_customization_specs as YAML.")
+    Path | None, typer.Option("--specs", help="For a work folder: Auto3DSeg's gpu_customization_specs as YAML.")
 ]
-_Algos = Annotated[str, typer.Option("--algos", help="Of a work folder: these algorithms alone: segresnet,dints.")]
+_Algos = Annotated[str, typer.Option("--algos", help="For a work folder: only these algorithms: segresnet,dints.")]
 _Auto3dseg = Annotated[
     bool,
-    typer.Option("--auto3dseg", help="Run the algorithms in the work folder: they are Python code that lies in it."),
+    typer.Option("--auto3dseg", help="Allow running the Python code of the algorithms in the work folder."),
 ]
-_Undo = Annotated[bool, typer.Option("--undo", help="Of a work folder: put back what a tuning replaced.")]
+_Undo = Annotated[bool, typer.Option("--undo", help="For a work folder: restore what a tuning replaced.")]
 
 
 @options_of(TuneRequest, optional=("out",))
@@ -48,7 +48,7 @@ def tune(
     undo: _Undo = False,
     auto3dseg: _Auto3dseg = False,
 ) -> None:
-    """Measure which settings suit this machine best for a run on DATASET; later plans take them."""
+    """Measure which settings are best on this machine for a run on DATASET; later plans use them."""
     if specs is not None or algos or undo or auto3dseg:
         keys = [flag for flag, value in (("--config", config), ("--set", sets)) if value]
         chosen = [name.strip() for name in algos.split(",") if name.strip()] or None

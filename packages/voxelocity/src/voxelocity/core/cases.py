@@ -194,7 +194,7 @@ class Cases:
         """
         labeled = tuple(ref for ref in self.refs if ref.label is not None)
         if not labeled:
-            raise DatasetError(f"source: {self.root}: no case has a label, so nothing can be trained; add labels")
+            raise DatasetError(f"source: {self.root}: no case has a label to train on; add labels")
         if fold == "all":
             return Split(training=labeled, validation=labeled, held_out=False)
         validation = tuple(ref for ref in labeled if fold in ref.folds)

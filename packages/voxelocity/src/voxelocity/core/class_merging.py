@@ -82,7 +82,9 @@ def merge_labels(labels: Mapping[int, str], groups: Groups, *, where: str) -> tu
     kept = {value: name for value, name in labels.items() if value not in group_of}
     found = kept | {value: group_of[value] for value in merged}
     if len(found) < 2:
-        raise ConfigError(f"{where}: everything is merged into {shortened(found[0])}; leave a class to learn")
+        raise ConfigError(
+            f"{where}: all classes are merged into {shortened(found[0])}; leave at least one class to train"
+        )
     return dict(sorted(found.items())), merged
 
 

@@ -35,15 +35,15 @@ def unlearned(step: int, *, steps_of_a_pass: float, started_from: str = "") -> s
     if step == 0 and started_from:
         return f"it made no training step, so its network is still that of {started_from}"
     if step == 0:
-        return "it made no training step, so its network is as random as it began"
+        return "it made no training step, so its network is still random"
     needed = steps_needed(steps_of_a_pass)
     if step >= needed or started_from:
         return ""
     a_pass = max(1, math.ceil(steps_of_a_pass))
     why = f"one pass over the training data takes {a_pass:,}"
     if needed != a_pass:
-        why = f"{needed} are the fewest that count" if needed == FEWEST_STEPS else f"{why}, and {needed} would count"
-    return f"it made only {count_text(step, 'training step')}, in which a network hardly learns ({why})"
+        why = f"{needed} are the minimum" if needed == FEWEST_STEPS else f"{why}, and {needed} would count"
+    return f"it made only {count_text(step, 'training step')}, too few to train a network ({why})"
 
 
 def read_mark(scores: Path) -> str:

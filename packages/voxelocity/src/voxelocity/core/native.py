@@ -38,8 +38,8 @@ def has_loops() -> bool:
     if reason := why_not():
         what, _, cure = reason.partition("; ")
         warnings.warn(
-            f"voxelocity: the compiled loops are missing: {what}, so torch and NumPy make augmentation, resampling "
-            f"and MONAI's transforms on a CPU, many times slower; {cure}",
+            f"voxelocity: the compiled loops are missing: {what}, so augmentation, resampling and MONAI's transforms "
+            f"on a CPU use torch and NumPy, many times slower; {cure}",
             stacklevel=2,
         )
     return not reason

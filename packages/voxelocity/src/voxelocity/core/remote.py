@@ -67,8 +67,8 @@ def open_file_system(url: str) -> Any:
     if hide_credentials(url) != url:
         # It would be in names of files and in messages.
         raise InputError(
-            f"{hide_credentials(url)} holds a user name, password or token; leave it out, and give it where the "
-            "library of the protocol looks for it, such as AWS_ACCESS_KEY_ID"
+            f"{hide_credentials(url)} holds a user name, password or token; leave it out, and store it where the "
+            "protocol's library reads it, such as AWS_ACCESS_KEY_ID"
         )
     try:
         import fsspec
@@ -96,8 +96,8 @@ def _watched_redirects() -> Any:
         depth, allowed = _nearness(target.host or ""), _nearness(request.url.host or "")
         if depth > allowed:
             raise PermissionError(
-                f"the server at {request.url.host} leads to {target.host}, an address of this machine or its network, "
-                "which is not followed"
+                f"the server at {request.url.host} leads to {target.host}, an address in the local network, which is "
+                "not followed"
             )
 
     watched = aiohttp.TraceConfig()

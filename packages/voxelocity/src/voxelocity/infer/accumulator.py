@@ -78,7 +78,7 @@ class Accumulators:
         """Warns once."""
         self._warn(
             "device",
-            f"infer: the memory of the device ({self._device}) is too small for a scan and the scores of its "
+            f"infer: the memory of the device ({self._device}) is too small for a scan and the logits of its "
             "classes; they are kept in main memory, which is slower",
         )
 

@@ -44,11 +44,11 @@ def grid_doubts(headers: Sequence[ScanHeader], spec: PredictionSpec) -> list[str
     doubts = []
     if placement.form == "none":
         why = (format_named(first.path) or NIFTI).unplaced
-        doubts.append(f"its header gives no position in space ({why}), so left and right are a guess")
+        doubts.append(f"its header gives no position in space ({why}), so left and right are uncertain")
     elif first.is_placed_twice:
         doubts.append(
             f"its sform and qform lie up to {placement.forms_apart_mm:.4g} mm apart; the sform is used, and programs "
-            "that use the qform show scan and prediction in another place"
+            "that use the qform show scan and prediction at another position"
         )
     if first.is_spaced_twice:
         given, used = (

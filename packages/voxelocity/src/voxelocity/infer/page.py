@@ -15,8 +15,8 @@ from voxelocity_observe.document.blocks import Block, Card, Document, Lines, Sec
 # More classes would make rows wider than a page; `predictions.csv` has all.
 _MOST_CLASSES = 8
 _WHICH = (
-    "The scans whose volumes are least like those of the others: a class that most have is missing, or has many times "
-    "the median volume or a small part of it. `--previews` writes a picture of every scan."
+    "The scans whose volumes are most unusual: a class that most scans have is missing, or its volume is far from "
+    "the median. `--previews` writes a picture of every scan."
 )
 
 

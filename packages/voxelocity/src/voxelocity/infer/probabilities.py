@@ -147,8 +147,8 @@ def file_of_scores(shape_kxyz: tuple[int, ...], dtype: npt.DTypeLike, folder: Pa
     except OSError as error:
         size = bytes_text(int(np.prod(shape_kxyz)) * np.dtype(dtype).itemsize)
         raise ScanError(
-            f"the probabilities of {shape_kxyz[0]} classes take {size} in {folder}, which has no room for them "
-            f"({error.strerror}); make space, choose another folder with -o, or leave --probabilities out, or all "
+            f"the probabilities of {shape_kxyz[0]} classes take {size} in {folder}, which has too little space for "
+            f"them ({error.strerror}); make space, choose another folder with -o, or leave --probabilities out, or all "
             "models but one"
         ) from None
 

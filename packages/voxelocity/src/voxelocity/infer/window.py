@@ -189,7 +189,7 @@ class _Passes:
             self.batch_size = min(self.batch_size, -(-num_run // 2))
             self._warn(
                 f"batch {self.batch_size}",
-                f"infer: {num_run} windows at once do not fit into the memory of the device ({self._device}); "
+                f"infer: {num_run} windows at once do not fit into the device's memory ({self._device}); "
                 f"{self.batch_size} are predicted at once from here on; set window.batch_size to {self.batch_size} "
                 "next time",
             )
@@ -202,7 +202,7 @@ class _Passes:
             shape = " x ".join(map(str, batch[0][1].shape))
             batch[0][0].fail(
                 ScanError(
-                    f"one window of {shape} voxels does not fit into the memory of the device ({self._device}); end "
+                    f"one window of {shape} voxels does not fit into the memory of the device ({self._device}); stop "
                     "other programs that use it, or predict with --device cpu"
                 )
             )

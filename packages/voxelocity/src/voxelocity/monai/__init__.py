@@ -101,7 +101,7 @@ def _where_else(name: str) -> str:
 
     for module in (transforms, losses, nets, data, inferers, metrics, engines, handlers, utils, optimizers):
         if hasattr(module, name):
-            return f"it stays MONAI's own: from {module.__name__} import {name}"
+            return f"import it from MONAI: from {module.__name__} import {name}"
     for suffix in ("", "d", "D", "Dict"):
         if (old := name.removesuffix(suffix)) in _REPLACED and name == old + suffix:
             text = _REPLACED[old].format(d="d" if suffix else "", keys="keys, " if suffix else "")

@@ -71,7 +71,7 @@ class CheckTable:
         text = text_table([header, *map(_cells, self.rows)])
         text += [f"{row.stage}: {words}" for row in self.rows for words in row.words]
         text += [f"{row.stage}: {words}" for row in self.rows[:-1] for words in row.metadata]
-        return "\n".join([*text, f"{self.num_draws} draws; noise drawn voxel by voxel from MONAI's generators."])
+        return "\n".join([*text, f"{self.num_draws} draws; noise is drawn voxel by voxel from MONAI's generators."])
 
 
 # The time line of a monitor shows the whole, not its transforms as if they were phases of the program.

@@ -259,7 +259,7 @@ class ObjectDigests:
         return self.of([maker, arguments, kept, items], where)
 
     def _doubt(self, value: object, where: str, reason: str) -> bytes:
-        text = f"{where or 'the chain'}: a {type(value).__name__} has no content that could be read ({reason})"
+        text = f"{where or 'the chain'}: a {type(value).__name__} has no readable content ({reason})"
         if text not in self.doubts:
             self.doubts.append(text)
         return digest("doubt", text)

@@ -122,7 +122,7 @@ def _of_meta(theirs: MetaTensor, ours: MetaTensor) -> Iterator[str]:
         if name in other and not _is_same(one[name], other[name], rtol=_META_RTOL):
             # In MONAI, the samples of one crop share the array, so all get the spacing of the last one.
             is_theirs_wrong = name == "pixdim" and _has_own_spacing(ours) and not _has_own_spacing(theirs)
-            why = " (MONAI's is not the spacing of its own affine, the engine's is)" if is_theirs_wrong else ""
+            why = " (MONAI's differs from the spacing of its own affine; ours does not)" if is_theirs_wrong else ""
             yield f"metadata '{name}': {one[name]!r} and {other[name]!r}{why}"
 
 

@@ -72,8 +72,8 @@ def item_identity(item: object, folders: FolderFacts | None = None) -> str:
     found = content.of(item, "item")
     if content.doubts:
         raise DatasetError(
-            f"voxelocity.monai.compile: {content.doubts[0]}; put numbers, text, arrays and paths into the items and "
-            "make the rest in a transform, or set cache='off'"
+            f"voxelocity.monai.compile: {content.doubts[0]}; put only numbers, strings, arrays and paths into the "
+            "items and create the rest in a transform, or set cache='off'"
         )
     return found.hex()
 

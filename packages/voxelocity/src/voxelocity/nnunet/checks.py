@@ -39,8 +39,8 @@ def check_folder(trainer: Any) -> None:
         raise InputError(f"nnunet: {folder} {what}; make it by {again} or nnUNetv2_preprocess")
     if len(first) > 1:
         raise InputError(
-            f"nnunet: {folder} holds {' and '.join(sorted(first.values()))}, and nnU-Net knows by the one ending of "
-            f"its files which release made them; remove what does not belong there, or make all of it again by {again} "
+            f"nnunet: {folder} holds {' and '.join(sorted(first.values()))}, but nnU-Net identifies the release by a "
+            f"single file ending; remove foreign files, or preprocess again by {again} "
             "--overwrite"
         )
 
@@ -54,7 +54,7 @@ def _check_plans(trainer: Any, base: Path) -> None:
             raise InputError(
                 f"nnunet: the plans {trainer.plans_manager.plans_name} are of {base.name}, whose {path} has another "
                 f"{key!r} than the data set to train on; nnU-Net would train on the cases of {base.name}. Plan your "
-                "data set itself, or take plans over with nnUNetv2_move_plans_between_datasets"
+                "own data set, or move plans with nnUNetv2_move_plans_between_datasets"
             )
 
 
@@ -71,17 +71,17 @@ def check_fold(trainer: Any) -> str:
         raise InputError(f"nnunet: fold {fold} does not exist; folds count from 0, and `all` trains on every case")
     if not path.is_file():
         return ""
-    splits = _read(path, "correct it, or delete it, so that nnU-Net draws new folds")
+    splits = _read(path, "correct it, or delete it, so that nnU-Net creates new folds")
     if not isinstance(splits, list) or not all(map(_is_split, splits)):
         raise InputError(
             f"nnunet: {path} is not a list of folds with their cases under 'train' and 'val'; correct it, or delete "
-            "it, so that nnU-Net draws new folds"
+            "it, so that nnU-Net creates new folds"
         )
     if fold < len(splits):
         return ""
     return (
-        f"fold {fold} is none of the {len(splits)} in {path}: nnU-Net trains on a random 80 % of the cases, which no "
-        f"other fold completes; if you did not mean that, take a fold from 0 to {len(splits) - 1}"
+        f"fold {fold} is none of the {len(splits)} in {path}: nnU-Net trains on a random 80 % of the cases, "
+        f"independently of the other folds; if that is not intended, choose a fold from 0 to {len(splits) - 1}"
     )
 
 
@@ -104,7 +104,7 @@ def check_split(trainer: Any, split: Sequence[Sequence[str]]) -> None:
         # Releases before 2.6, which `loader_of` refuses.
         return
     present, path = {*kind.get_identifiers(folder)}, Path(trainer.preprocessed_dataset_folder_base)
-    cure = f"correct {path / 'splits_final.json'}, or delete it, so that nnU-Net draws new folds"
+    cure = f"correct {path / 'splits_final.json'}, or delete it, so that nnU-Net creates new folds"
     for does, identifiers in zip(("trains", "validates"), split, strict=True):
         if len(identifiers) == 0:
             raise InputError(f"nnunet: fold {trainer.fold} {does} on no case; {cure}")
@@ -124,8 +124,8 @@ def loader_of(augmenter: Any, trainer: Any) -> Any:
     loader = getattr(augmenter, "data_loader", None)
     if loader is None:
         raise InputError(
-            f"nnunet: the trainer of nnU-Net behind {type(trainer).__name__} makes its batches in a way of its own, "
-            "which our feed cannot take over; train with it itself"
+            f"nnunet: the trainer of nnU-Net behind {type(trainer).__name__} makes its batches in its own way, which "
+            "our feed cannot replace; train with the original trainer"
         )
     if missing := [name for name in _LOADER if not hasattr(loader, name)] + _missing_of(loader):
         raise InputError(

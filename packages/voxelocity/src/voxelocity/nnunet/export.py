@@ -79,7 +79,7 @@ def _check(spec: ModelSpec, run: Path) -> None:
     lacks = [
         (network.name != "dynunet", f"network {network.name}, where nnU-Net has its own, which is dynunet here"),
         (network.stem_stride != (1, 1, 1), f"network.stem_stride {network.stem_stride}, where it has no stem"),
-        (network.num_res_units > 0, "residual blocks of DynUNet, whose shortcuts are others than nnU-Net's"),
+        (network.num_res_units > 0, "residual blocks of DynUNet, whose shortcuts differ from nnU-Net's"),
         (prepare.spacing_mm == "keep", "data.prepare.spacing_mm keep, where it resamples to one spacing"),
         (bool(spec.region_order) and not spec.regions, "overlapping classes whose parts are not known"),
         (
@@ -105,7 +105,7 @@ def _differences(spec: ModelSpec) -> Iterator[str]:
         yield "crops scans to the voxels that are not zero; where they have a border of zeros, z-scores differ"
     elif spec.prepare.margin_voxel:
         yield f"crops scans without the margin of {spec.prepare.margin_voxel} voxels"
-    yield "keeps the edges of a scan where it resamples, ours its center: up to half a voxel apart"
+    yield "keeps the edges of a scan where it resamples, ours the center: up to half a voxel apart"
     if spec.window.swap_pairs:
         yield "cannot swap the sides of classes, so the left-right axis is not mirrored"
     if spec.window.overlap != 0.5:

@@ -93,7 +93,7 @@ class VoxelocityFast:
         """As nnU-Net; with a time, epochs follow it."""
         if self.is_ddp:
             raise InputError(
-                f"nnunet: {type(self).__name__} trains on one GPU, and -num_gpus asks for several; take "
+                f"nnunet: {type(self).__name__} trains on one GPU, and -num_gpus requests several; use "
                 "nnUNetTrainerVoxelocity for that"
             )
         self._budget_s, self._epochs = time_budget_s(), None

@@ -29,7 +29,7 @@ def installed_place() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise InputError(
             "nnunet: nnunetv2 is not installed in this Python; install Voxelocity in the environment that has "
-            "nnUNetv2_train, and give this command there"
+            "nnUNetv2_train, and run this command there"
         )
     # Leftovers of another installation may come first.
     folders = [Path(folder) for folder in spec.submodule_search_locations]

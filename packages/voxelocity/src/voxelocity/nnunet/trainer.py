@@ -75,7 +75,7 @@ class VoxelocityFeed:
             self.print_to_log_file(
                 f"Voxelocity feeds the {name} on {feed.made_on}: {count_text(num_threads, 'thread')}, up to "
                 f"{bytes_text(int(max_bytes * share))} of voxels in memory"
-                + (f"; nnU-Net's own code makes {left}" if left else "")
+                + (f"; nnU-Net's own code runs {left}" if left else "")
             )
             feeds.append(feed)
         return feeds[0], feeds[1]

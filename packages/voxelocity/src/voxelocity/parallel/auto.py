@@ -114,7 +114,7 @@ class DecidedAtFirstCall(WrappedNetwork):
                 raise InputError("parallel: a model on several ranks takes one tensor and returns one; give a sample")
             self.parallel_decision = ParallelDecision(
                 mode="one device", predicted_bytes=(), limit_bytes=(),
-                reason="one device: a model that takes or returns more than one tensor is neither measured nor cut",
+                reason="one device: a model that takes or returns more than one tensor is neither measured nor split",
             )  # fmt: skip
             return
         try:
@@ -127,7 +127,7 @@ class DecidedAtFirstCall(WrappedNetwork):
                 raise
             # Guides state a size that is not that of the reader's model.
             warnings.warn(
-                f"parallel: model_size_mb={stated_mb:g} would not fit ({error}); what was measured decides",
+                f"parallel: model_size_mb={stated_mb:g} would not fit ({error}); the measured size is used",
                 UserWarning,
                 stacklevel=4,
             )
@@ -158,8 +158,8 @@ def _distribute(
     decision = decide_by_measurement(model, sample, world=world, limit_bytes=limits, **options)
     if is_in_place and not world.is_alone and decision.mode in ("fsdp", "pipeline"):
         raise InputError(
-            f"parallel: {decision.reason}. Then each rank holds a part of the parameters, which must be so before an "
-            "optimizer is made: give auto_parallelize_model a sample"
+            f"parallel: {decision.reason}. Then each rank holds a part of the parameters, which must happen before "
+            "the optimizer is created: give auto_parallelize_model a sample"
         )
     num_microbatches = options.get("num_microbatches", NUM_MICROBATCHES)
     if world.is_alone and decision.mode == "pipeline":

@@ -39,9 +39,9 @@ def cheapest_cuts(
         least = best
         where.append(begins)
     if least[num_segments] == infinity:
-        few, full = "it has fewer segments than there are ranks", "with any cut, a stage does not fit into memory"
+        few, full = "it has fewer segments than there are ranks", "with any split, a stage does not fit into memory"
         raise InputError(
-            f"parallel: a network of {num_segments} segments cannot be cut for {num_stages} ranks, because "
+            f"parallel: a network of {num_segments} segments cannot be split for {num_stages} ranks, because "
             f"{few if num_segments < num_stages else full}"
         )
     cuts, stop = [], num_segments

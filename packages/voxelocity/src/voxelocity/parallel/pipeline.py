@@ -340,7 +340,7 @@ def _checked_cuts(
     size, bounds = len(shares), (0, *cuts, len(segments))
     if len(cuts) != size - 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
         raise InputError(
-            f"parallel: {type(network).__name__} has {len(segments)} segments, which cannot be cut at "
+            f"parallel: {type(network).__name__} has {len(segments)} segments, which cannot be split at "
             f"{tuple(cuts)} for {size} stages; give {size - 1} increasing indices between 1 and {len(segments) - 1}"
         )
     return tuple(cuts)
@@ -370,6 +370,6 @@ def _in_pieces(image_bcxyz: torch.Tensor, most_pieces: int) -> tuple[torch.Tenso
 def _check_no_batch_norm(network: nn.Module) -> None:
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
         raise InputError(
-            "parallel: the network has batch norms, which would normalize pieces of a batch in place of the batch; set "
+            "parallel: the network has batch norms, which would normalize microbatches instead of the batch; set "
             "network.norm=instance, or num_microbatches=1 in one process"
         )

@@ -109,7 +109,7 @@ def segments_of(network: nn.Module) -> tuple[Segment, ...]:
     else:
         *titles, last = (cut.title for cut in CUTS)
         raise InputError(
-            f"parallel: {type(network).__name__} cannot be cut into segments; use {', '.join(titles)} or {last}, or "
+            f"parallel: {type(network).__name__} cannot be split into segments; use {', '.join(titles)} or {last}, or "
             "give your class a method segments() that returns a list of voxelocity.parallel.Segment"
         )
     covered = {id(parameter) for segment in found for parameter in segment.parameters()}
@@ -117,7 +117,7 @@ def segments_of(network: nn.Module) -> tuple[Segment, ...]:
     if missing:
         raise InputError(
             f"parallel: {type(network).__name__} has parameters that are in none of its segments ({missing[0]}, "
-            f"{len(missing)} in all), such as the heads of deep supervision; switch these parts off"
+            f"{len(missing)} in all), such as the heads of deep supervision; turn these parts off"
         )
     return tuple(found)
 

@@ -240,7 +240,7 @@ class Watchdog:
             self._end_later()
             return
         names = " and ".join(f"rank {number}{self._process_words(number)}" for number in silent)
-        _say(f"{names} has not answered for {self.silence_s:.0f} s; check its machine; {_ADVICE}")
+        _say(f"{names} has not responded for {self.silence_s:.0f} s; check its machine; {_ADVICE}")
         for number in silent:
             space, _, process_id = self._pulses[number].process.rpartition(" ")
             if space and space == _this_process().rpartition(" ")[0]:

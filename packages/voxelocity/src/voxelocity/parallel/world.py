@@ -137,7 +137,7 @@ class World:
             # Also if the work failed: the others wait for it.
             received = self.from_leader(made)
         if received is None:
-            raise RankLostError("parallel: rank 0 failed; its own message says why")
+            raise RankLostError("parallel: rank 0 failed; see its own message")
         return received[0]
 
     def run_on_all(self, work: Callable[[], _T]) -> _T:
@@ -159,7 +159,7 @@ class World:
         if failure is not None and all(succeeded[: self.place.rank]):
             raise failure
         if made is None or not all(succeeded):
-            raise RankLostError(f"parallel: rank {succeeded.index(False)} failed; its own message says why")
+            raise RankLostError(f"parallel: rank {succeeded.index(False)} failed; see its own message")
         return made[0]
 
     def together(self, work: Callable[[], _T]) -> list[_T]:
@@ -301,4 +301,4 @@ def join_world(place: Place | None = None, *, uses_gpu: bool = False, timeout: t
                 error.add_note(f"raised on rank {place.rank} of {place.size}")
                 raise
             # gloo's words would only lead away from the cause.
-            raise RankLostError("parallel: another rank has ended; its own message says why") from None
+            raise RankLostError("parallel: another rank has ended; see its own message") from None

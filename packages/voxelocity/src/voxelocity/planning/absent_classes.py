@@ -31,8 +31,8 @@ def absent_classes(cases: Cases, fold: Fold, present: Mapping[str, Collection[in
         return []
     texts = []
     sides = (
-        ("held-out", split.validation, "it counts in no mean, or as 0 where a voxel of it is predicted"),
-        ("training", split.training, "the network cannot learn it"),
+        ("held-out", split.validation, "it is left out of all means, or scores 0 if any voxel is predicted"),
+        ("training", split.training, "the network cannot be trained on it"),
     )
     for index, name in enumerate(cases.class_names[1:], start=1):
         folds = {fold for ref in cases.refs if index in present.get(ref.case_id, ()) for fold in ref.folds}

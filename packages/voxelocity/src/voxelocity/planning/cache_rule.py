@@ -102,7 +102,7 @@ def settle_cache(facts: PlanFacts) -> None:
     # Only this tier changes which cases the network sees in an epoch.
     changes_results = facts.overrides.get(key, rule) == "rotating"
     tier = facts.settle(key, rule, why, changes_results=changes_results)
-    held = f"one folder for all runs, which holds {sizes.machine.cache_bytes / _GIB:.2f} GiB now"
+    held = f"one folder for all runs, which has {sizes.machine.cache_bytes / _GIB:.2f} GiB now"
     facts.settle("data.cache.folder", facts.cache_folder, held, changes_results=False)
     facts.settle("data.cache.folder_max_bytes", *_folder_limit(sizes), changes_results=False)
     if TIERS[tier].open is not None:
@@ -144,8 +144,8 @@ def _tier(sizes: _Sizes) -> tuple[TierName, str]:
         kept = f"{text} and about {sizes.build_s:.0f} s to make, so they are kept for the next run"
         return _folder_tier(sizes, kept)
     if fits_memory:
-        return "memory", f"{text}; the disk is too full to keep them"
-    full = f"{text}; neither memory nor disk holds them"
+        return "memory", f"{text}; the disk has too little free space for them"
+    full = f"{text}; they fit neither in memory nor on disk"
     if sizes.window >= sizes.num_training:
         return "memory", f"{full}, but memory holds the {sizes.num_training} training cases"
     if sizes.window >= _USEFUL_CASES:
@@ -210,7 +210,7 @@ def _budget(sizes: _Sizes, tier: TierName) -> tuple[int, str]:
         return half, "at most half of the free memory"
     needed = sizes.total_bytes if TIERS[tier].holds_every_case else _MEMORY_SHARE * sizes.machine.memory_bytes
     if needed <= shared:
-        return shared, "all that is free in /dev/shm, less than half of the free memory: processes share one copy"
+        return shared, "all free space in /dev/shm, less than half of the free memory: processes share one copy"
     return half, (
         f"at most half of the free memory; /dev/shm has only {shared / _GIB:.2f} GiB free, so each training "
         "process keeps its own copy"
@@ -247,19 +247,19 @@ def _after_network(facts: PlanFacts) -> tuple[int, str]:
     needed, free = resident_bytes(facts), facts.machine.device_free_bytes
     spare = int(max(_SPARE_SHARE * free, _LEAST_SPARE_BYTES, facts.window_bytes))
     if facts.room_bytes:
-        return 0, "a step ran out of the device's memory, so nothing else is kept there"
+        return 0, "a step ran out of device memory, so no cases are kept there"
     left = free - facts.planned_bytes - spare
     takes = (
         f"{_training_cases(facts)} GiB free, of which a step takes {facts.planned_bytes / _GIB:.1f} and "
         f"{spare / _GIB:.1f} stay free for workspaces, graphs and validations"
     )
     if needed <= left:
-        return needed, f"{takes}: they fit, so the device keeps them too and no batch waits for a copy"
+        return needed, f"{takes}: they fit, so they are also kept on the device and no batch waits for a copy"
     if left >= _LEAST_RESIDENT_SHARE * needed:
         return left, (
             f"{takes}: it keeps {left / needed:.0%} of them, and patches of the others are copied there for each batch"
         )
-    return 0, f"{takes}: too little is left to keep a tenth of them"
+    return 0, f"{takes}: too little memory is left for a tenth of them"
 
 
 def _training_cases(facts: PlanFacts) -> str:

@@ -162,7 +162,7 @@ def _check_code(code: set[str], overrides: Mapping[str, Any], where: str) -> Non
     if unnamed:
         raise ConfigError(
             f"plan: {where} names code: {', '.join(unnamed)}. The file may come from someone else, so the code runs "
-            "only if the command names it too: if you know this code, add --set "
+            "only if you name it: if you trust it, add --set "
             f"'planner.allowed_code=[{', '.join(map(json.dumps, sorted(code - BUILT_IN_EFFECTS)))}]'"
         )
 
@@ -181,8 +181,8 @@ def without_places(keys: Mapping[str, Any], given: Mapping[str, Any], *, where: 
     is_used = keys.get("data.cache.tier") in FOLDER_TIERS and folder != str(default_cache_folder())
     if is_used and "data.cache.folder" not in flatten(Plan, given):
         warnings.warn(
-            f"plan: {where} keeps prepared cases in {shortened(folder)}. The file may come from someone else, so they "
-            f"are kept in {default_cache_folder()} now; if that place is yours, add --set "
+            f"plan: {where} keeps prepared cases in {shortened(folder)}. The file may come from someone else, so "
+            f"they are now kept in {default_cache_folder()}; if that folder is yours, add --set "
             f"{shlex.quote(f'data.cache.folder={folder}')}",
             UserWarning,
             stacklevel=2,

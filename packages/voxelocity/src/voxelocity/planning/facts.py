@@ -80,7 +80,7 @@ class PlanFacts:
     cache_folder: str
     overrides: Mapping[str, Any]
     kept: dict[str, Any] = field(default_factory=dict)
-    kept_reason: str = "as when the run began"
+    kept_reason: str = "as at the start of the run"
     kept_reasons: dict[str, str] = field(default_factory=dict)
     start: Start | None = None
     given_back: dict[str, str] = field(default_factory=dict)

@@ -24,10 +24,10 @@ MODES = {"CTNormalization": "window", "ZScoreNormalization": "zscore", "NoNormal
 """What a plan has for a scheme of nnU-Net."""
 _ENDS = ("in_channels", "out_channels")
 _WHY_NOT = {
-    "UNETR": "it has a weight for each place in a patch of one size, and a plan chooses the patch",
-    "DiNTS": "its paths are in a file of its own; --set network.name=dints with network.paths (docs/plan.md) trains "
+    "UNETR": "its position embedding is for one patch size, but a plan chooses the patch",
+    "DiNTS": "its paths are in a separate file; --set network.name=dints with network.paths (docs/plan.md) trains "
     "one from new weights",
-    "FlexibleUNet": "its way down is of a library of classifiers",
+    "FlexibleUNet": "its encoder comes from a library of classifiers",
 }
 """Why a training cannot start from networks that `predict` takes; others have no description of their levels here."""
 
@@ -60,8 +60,8 @@ def foreign_source(model: Model) -> ForeignSource:
     network, preparation = model.network, model.preparation
     if not isinstance(network, torch.nn.Module) or not isinstance(preparation, NnunetPreparation | BundlePreparation):
         raise InputError(
-            f"train: {model.folder} holds several networks, or one that another runtime runs, and a run starts from a "
-            "single one; name the folder of one fold, such as fold_0, or the model that it was exported from"
+            f"train: {model.folder} holds several networks, or one that another runtime runs, but a run starts from "
+            "a single network; name the folder of one fold, such as fold_0, or the model that it was exported from"
         )
     try:
         if isinstance(preparation, NnunetPreparation):
@@ -87,8 +87,8 @@ def intensity_keys(channels: Sequence[Normalization]) -> dict[str, Any]:
 def _of_nnunet(model: Model, network: torch.nn.Module, preparation: NnunetPreparation) -> ForeignSource:
     if not isinstance(network, PlannedUNet) or len(network.plan.strides[0]) != len(preparation.axes):
         raise InputError(
-            f"train: {model.folder} holds several networks, or one of planes, and a run starts from a single 3-D one; "
-            "name the folder of one fold, such as fold_0"
+            f"train: {model.folder} holds several networks, or a 2-D network, but a run starts from a single 3-D "
+            "one; name the folder of one fold, such as fold_0"
         )
     # nnU-Net's arrays are (z, y, x), and its plan may turn them.
     x, y, z = (preparation.axes.index(axis) for axis in range(3))
@@ -102,7 +102,7 @@ def _of_nnunet(model: Model, network: torch.nn.Module, preparation: NnunetPrepar
     }
     intensity = intensity_keys(preparation.channels)
     schemes = ", ".join(dict.fromkeys(channel.scheme for channel in preparation.channels))
-    notes = () if intensity else (f"it normalizes by {schemes}, for which our rule chooses",)
+    notes = () if intensity else (f"it normalizes by {schemes}, so our rule chooses",)
     return ForeignSource(
         network=_config({CLASS: NNUNET, **plan}, network),
         weights={name: turned.weight(tensor) for name, tensor in network.state_dict().items()},
@@ -117,18 +117,18 @@ def _of_bundle(model: Model, network: torch.nn.Module, preparation: BundlePrepar
     described = config.component("@network_def", "network_def")
     name = described.name
     if name not in FOREIGN:
-        why = _WHY_NOT.get(name, "nothing here describes its levels, which the rules of a plan need")
+        why = _WHY_NOT.get(name, "its levels, which the rules of a plan need, are not described")
         raise InputError(
-            f"train: {model.folder} has the network {name}, from which no training can start: {why}. It can start from "
+            f"train: {model.folder} has the network {name}, which cannot be fine-tuned here: {why}. It can start from "
             f"{', '.join(known for known in FOREIGN if known != NNUNET)}, from nnU-Net's results and from a run; "
-            "leave out --from to train new weights, or use the model as it is with `voxelocity predict`"
+            "leave out --from to train new weights, or predict with the unchanged model: `voxelocity predict`"
         )
     given = {key: value for key, value in described.arguments.items() if key not in _ENDS}
     arguments = config.resolved(given, described.where)
     if arguments.get("spatial_dims", 3) != 3:
         raise InputError(
-            f"train: {model.folder} has a network of planes (spatial_dims {shortened(arguments['spatial_dims'])}), and "
-            "a run trains a 3-D one; start from a model of 3-D patches, or leave out --from"
+            f"train: {model.folder} has a 2-D network (spatial_dims {shortened(arguments['spatial_dims'])}), and "
+            "a run trains a 3-D one; start from a 3-D model, or leave out --from"
         )
     keys, notes = _prepared(preparation)
     return ForeignSource(
@@ -195,7 +195,7 @@ def _window(options: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     to_low, to_high = options.get("b_min"), options.get("b_max")
     scaled = float(1.0 if to_high is None else to_high) - float(to_low or 0.0)
     if not low < high or scaled <= 0.0:
-        notes.append("its ScaleIntensityRanged reverses intensities, for which our rule chooses")
+        notes.append("its ScaleIntensityRanged inverts intensities, so our rule chooses")
         return {}
     if not options.get("clip"):
         notes.append(f"its ScaleIntensityRanged keeps intensities beyond {low:g} to {high:g}, which are clipped here")

@@ -79,7 +79,7 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
     has_cuda = torch.cuda.is_available()
     if device == "cuda" and not has_cuda:
         raise ConfigError(
-            f"plan: a GPU was asked for, but torch {torch.__version__} sees no CUDA device; "
+            f"plan: a GPU was requested, but torch {torch.__version__} sees no CUDA device; "
             "use --device cpu, or install a CUDA build of torch and its driver"
         )
     place = read_place()

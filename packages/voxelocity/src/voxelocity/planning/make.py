@@ -213,7 +213,7 @@ def plan_cases(
         cache_folder=str(folder),
         overrides=chosen,
         kept=kept,
-        kept_reason=shared.reason if shared and saved_plan is None else "as when the run began",
+        kept_reason=shared.reason if shared and saved_plan is None else "as at the start of the run",
         kept_reasons=reasons,
         start=start,
         time_steps=None if measure == "never" else timer,
@@ -272,9 +272,10 @@ def _warn_if_mixed(facts: PlanFacts) -> None:
     if data.is_ct and data.without_air:
         warnings.warn(
             f"plan: the channel is called {data.channels[0]}, but {len(data.without_air)} of {data.num_sampled} "
-            f"sampled cases, such as {data.without_air[0]}, hold no air near -1000 as the others do; if they are MR "
-            "scans or have other units, one window is wrong for them: leave them out, or give the channel another name "
-            "in dataset.json, so that each case is scaled by itself",
+            f"sampled cases, such as {data.without_air[0]}, contain no air near -1000, unlike the others; if they "
+            "are MR scans or have other units, one window is wrong for them: leave them out, or give the channel "
+            "another name "
+            "in dataset.json, so that each case is scaled separately",
             UserWarning,
             stacklevel=3,
         )
@@ -289,9 +290,9 @@ def _warn_if_short(facts: PlanFacts) -> None:
         enough_s = budget_for(facts, _FEWEST_STEPS, expected.step_s)
         warnings.warn(
             f"plan: a time budget of {facts.time_budget_s:.0f} s leaves about {expected.available_s:.0f} s for "
-            f"training, or {count_text(expected.num_steps, 'step')} of {1000.0 * expected.step_s:.3g} ms by "
-            f"arithmetic: too few to train anything (at least {_FEWEST_STEPS}, better {ENOUGH_STEPS}); cases that an "
-            f"earlier run cached are not counted. Give at least --time-budget {math.ceil(enough_s)}s",
+            f"training, or {count_text(expected.num_steps, 'step')} of {1000.0 * expected.step_s:.3g} ms (forecast): "
+            f"too few to train a network (at least {_FEWEST_STEPS}, better {ENOUGH_STEPS}); cached cases of an "
+            f"earlier run are not considered. Give at least --time-budget {math.ceil(enough_s)}s",
             UserWarning,
             stacklevel=3,
         )
@@ -311,7 +312,7 @@ def _apply_tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> Pla
         # The run may have begun before they were tuned.
         before = flatten(Plan, saved_plan.to_plain())
         values, measured = {key: before[key] for key in values}, {}
-        reasons = dict.fromkeys(values, "as when the run began")
+        reasons = dict.fromkeys(values, "as at the start of the run")
     facts = _run_rules(
         replace(
             facts, tuned=values, tuned_reasons=reasons, tuned_measured=measured, settled={}, choices=[],

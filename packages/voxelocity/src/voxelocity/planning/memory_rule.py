@@ -200,8 +200,8 @@ def count_tensors(
         except RuntimeError as error:
             first = str(error).partition("\n")[0]
             raise ConfigError(
-                f"plan: the tensors of network {network.name} {network.factory} cannot be counted from shapes alone "
-                f"({first}); a network must not read values of its features for that"
+                f"plan: the tensors of network {network.name} {network.factory} cannot be counted from shapes only "
+                f"({first}); for that, a network must not read tensor values"
             ) from None
         weights = _total_bytes([*parameters, *trained.buffers()])
         average = weights if optimizer.average_decay else 0

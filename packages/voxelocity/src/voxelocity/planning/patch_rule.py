@@ -72,7 +72,7 @@ def settle_patch_and_network(facts: PlanFacts) -> None:
         strides = strides_for(tuple(patch), spacing, max_levels=max_levels)
     name = network_name(strides)
     if name == "dynunet":
-        why = "nnU-Net's network, which learned the most per step in our comparison"
+        why = "nnU-Net's network, which improved the most per step in our comparison"
     else:
         why = "patches are too small for the three levels of DynUNet"
     name = facts.settle("network.name", name, why)
@@ -89,7 +89,7 @@ def _why_at_most(facts: PlanFacts, size: StepSize | None, most: int) -> str:
         return f"a small batch must fit the memory that is free on {facts.machine.device_name}, so a patch has at most"
     if size is not None and most < GPU_PATCH_VOXELS:
         return f"at least {ENOUGH_STEPS} steps should fit into {sized_s(facts):.0f} s, so a patch has at most"
-    return "a step on this device should see at most"
+    return "a step on this device should have at most"
 
 
 def _on_cpu(facts: PlanFacts, shape: Vector, spacing: Vector) -> tuple[PatchFit, Sequence[int], int]:
@@ -121,10 +121,11 @@ def _settle_stem(
     else:
         stride = strides[0]
         reason = (
-            "no level as fine as the patch: a step takes half the time, and short runs learn more (docs/log)"
+            "no level at the patch's resolution: a step takes half the time, and short runs reach a higher Dice "
+            "(docs/log)"
             if size is None
-            else f"no level as fine as the patch, or fewer than {ENOUGH_STEPS} steps would fit into "
-            f"{sized_s(facts):.0f} s; short runs on a CPU learn more without it (docs/log)"
+            else f"no level at the patch's resolution, or fewer than {ENOUGH_STEPS} steps would fit into "
+            f"{sized_s(facts):.0f} s; short runs on a CPU reach a higher Dice without it (docs/log)"
         )
     stride = facts.settle("network.stem_stride", list(stride), reason)
     if is_own or tuple(stride) == (1, 1, 1) or len(strides) <= FEWEST_STRIDES:
@@ -142,7 +143,7 @@ def _settle_widths(facts: PlanFacts, widths: Sequence[int], *, num_levels: int) 
     elif budget_s >= LONG_BUDGET_S:
         reason += f"; {budget_s / 60:.0f} minutes are enough to train a wider finest level, at 1.5 times slower steps"
     elif tuple(widths) == _STEM_WIDTHS:
-        reason += "; few features, because the run is short for a CPU"
+        reason += "; few features, because the run is short"
     else:
         reason += "; a narrow finest level, because a CPU spends most of a step there"
     facts.settle("network.widths", list(widths[:num_levels]), reason)
@@ -152,7 +153,7 @@ def _settle_batch(facts: PlanFacts, size: StepSize | None, most_voxels: int) -> 
     """Patches in a batch."""
     num_ranks = facts.machine.num_ranks
     if size is None:
-        reason = "as in nnU-Net; on a CPU a larger batch only means fewer steps"
+        reason = "as in nnU-Net; on a CPU, a larger batch only means fewer steps"
         if num_ranks > 1:
             reason = f"two for each of {num_ranks} ranks: a single patch takes torch four times as long (docs/log)"
         facts.settle("data.batch_size", _LEAST_BATCH * num_ranks, reason)

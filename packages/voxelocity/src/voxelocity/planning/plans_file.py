@@ -92,16 +92,16 @@ def _trained(values: Mapping[str, Any], where: str, num_channels: int) -> _Train
     """
     patch, schemes = values.get("patch_size"), values.get("normalization_schemes")
     if isinstance(patch, list) and len(patch) == 2:
-        raise InputError(f"plan: {where} is for planes, and a training here is of volumes; name a 3-D configuration")
+        raise InputError(f"plan: {where} is 2-D, but training here is 3-D; name a 3-D configuration")
     if values.get("previous_stage"):
         raise InputError(
             f"plan: {where} is the second stage of a cascade, which takes the predictions of the first as channels, "
-            "and a training here is of one network; name another configuration"
+            "but training here has a single network; name another configuration"
         )
     if isinstance(schemes, list) and len(schemes) != num_channels:
         raise InputError(
             f"plan: {where} is for {count_text(len(schemes), 'channel')}, and this data set has {num_channels}: the "
-            "plans are of another data set; give those of this one, or leave out --plans"
+            "plans belong to another data set; give those of this one, or leave out --plans"
         )
     return parse_keys(_TrainedConfiguration, values, where, room="plan", cure=_CURE)
 
@@ -110,7 +110,7 @@ def _intensity(channels: Sequence[Normalization], where: str) -> dict[str, Any]:
     if not (found := intensity_keys(channels)):
         schemes = ", ".join(channel.scheme for channel in channels)
         raise InputError(
-            f"plan: {where} normalizes its channels by {schemes}; a training here has one of {', '.join(MODES)} for "
+            f"plan: {where} normalizes its channels by {schemes}; training here uses one of {', '.join(MODES)} for "
             f"all of them, with the same numbers; {_CURE}"
         )
     return found
@@ -119,11 +119,11 @@ def _intensity(channels: Sequence[Normalization], where: str) -> dict[str, Any]:
 def _network(described: _Described | None, order: Sequence[int], where: str) -> dict[str, Any]:
     """DynUNet with the levels of the plan; warns of what its levels have otherwise."""
     if described is None:
-        _warn(f"plan: {where} is of an earlier release and names no network; our rules choose it")
+        _warn(f"plan: {where} is from an earlier release and names no network; our rules choose it")
         return {}
     plan = parse_keys(Architecture, described.arch_kwargs, where, room="plan", cure=_CURE)
     if plan.num_axes != len(order):
-        raise InputError(f"plan: {where} has a network of planes for patches of three axes; {_CURE}")
+        raise InputError(f"plan: {where} has a 2-D network for patches of three axes; {_CURE}")
     strides = [[stride[axis] for axis in order] for stride in plan.strides]
     kernels = [[kernel[axis] for axis in order] for kernel in plan.kernel_sizes]
     other = []

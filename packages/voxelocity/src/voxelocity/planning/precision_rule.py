@@ -61,12 +61,12 @@ def settle_precision(facts: PlanFacts) -> None:
 def _graph(facts: PlanFacts, compute: str, compile_mode: str) -> tuple[bool, str]:
     """Whether steps are replayed as a CUDA graph by rule, and why."""
     why_not = {
-        "only a GPU has graphs": facts.machine.device != "cuda",
-        "several ranks exchange gradients, which the host steers": facts.machine.num_ranks > 1,
-        "float16 scales the loss, which has never been tried in a graph": compute == "float16",
-        f"{COMPILE}={compile_mode} makes graphs of its own": compile_mode != "none",
+        "CUDA graphs need a GPU": facts.machine.device != "cuda",
+        "several ranks exchange gradients, which the host controls": facts.machine.num_ranks > 1,
+        "loss scaling for float16 has not been tested in a graph": compute == "float16",
+        f"{COMPILE}={compile_mode} makes its own graphs": compile_mode != "none",
         "the boundary loss is computed on the host": float(facts.section("loss").get("boundary_weight", 0.0)) > 0.0,
-        "your own network may do work on the host, which a graph would not repeat": (
+        "your own network may do work on the host, which a graph cannot replay": (
             facts.section("network").get("name") == "custom"
         ),
         "the device has no memory for a graph of the step next to a validation": not facts.fits_graph,
@@ -75,7 +75,7 @@ def _graph(facts: PlanFacts, compute: str, compile_mode: str) -> tuple[bool, str
     if reason:
         return False, reason
     return True, (
-        "a step is recorded once and then launched at once, so small steps do not wait for Python; "
+        "a step is recorded once and replayed with one launch, so small steps do not wait for Python; "
         f"--set {GRAPH}=false turns it off"
     )
 
@@ -239,8 +239,8 @@ def _gpu_format(facts: PlanFacts) -> tuple[bool, str]:
 def _settle_backend(facts: PlanFacts, times: Times | None) -> None:
     """Switches of CUDA's libraries."""
     ratio = None if times is None else times.ratio(_PLANNED, TF32)
-    reason = "torch's default for convolutions; here it applies to what half precision leaves in float32"
-    measured = None if ratio is None else _measured("TF32 against float32 in full", ratio, decided=False)
+    reason = "torch's default for convolutions; here it applies to operations that half precision leaves in float32"
+    measured = None if ratio is None else _measured("TF32 against full float32", ratio, decided=False)
     if times is not None and measured is not None:
         reason += f"; measured here: {_took(times, measured, _PLANNED, TF32)} as without"
     facts.settle(
@@ -266,7 +266,8 @@ def _autotune(facts: PlanFacts) -> tuple[bool, str]:
     cost_s = _AUTOTUNE_COST_S * (1 + len(data["patch"].get("growth", ())))
     saved_s = _AUTOTUNE_GAIN * num_steps * expected.device_s
     return saved_s > cost_s, (
-        f"trying takes about {cost_s:.2g} s and saves {saved_s:.2g} s, {_AUTOTUNE_GAIN:.0%} of what the device works "
+        f"benchmarking takes about {cost_s:.2g} s and saves {saved_s:.2g} s, {_AUTOTUNE_GAIN:.0%} of what the device "
+        "works "
         f"in {count_text(num_steps, 'step')} (assumed, not measured)"
     )
 
@@ -284,7 +285,7 @@ def _settle_measured(
     if times is None:
         reason = f"{why}; {bench_text}"
     elif ratio is None:
-        lacking = times.why_not or "there was no time left to try it"
+        lacking = times.why_not or "there was no time left to measure it"
         reason = f"{why}; not measured: {lacking}; {bench_text}"
     else:
         value = not rule if ratio.is_quicker else rule
@@ -311,7 +312,7 @@ def _compile_reason(device: str) -> str:
     turned_on = f"(`voxelocity bench compile` measures it here); --set {COMPILE}=default turns it on"
     if device == "cpu":
         return (
-            "compiling takes half a minute to a minute and a half before the first step, and on two cores steps then "
-            f"took as long as before {turned_on}"
+            "compiling takes 30 to 90 s before the first step, and on two cores steps then took as long as before "
+            f"{turned_on}"
         )
-    return f"compiling takes a minute before the first step, and we have not measured its gain on a GPU {turned_on}"
+    return f"compiling takes a minute before the first step, and its gain on a GPU has not been measured {turned_on}"

@@ -67,7 +67,7 @@ def settle_orientation_and_spacing(facts: PlanFacts) -> None:
             f"the {facts.machine.device_name} would cover less than 1/{max_patches} of it"
         )
         if facts.machine.device != "cpu" and size.has_stem:
-            reason += f", of which {ENOUGH_STEPS} steps in {sized_s(facts):.0f} s see too little"
+            reason += f", and {ENOUGH_STEPS} steps in {sized_s(facts):.0f} s would cover too little"
     rounded = [round(float(s), 3) for s in spacing]
     settle_spacing(facts, rounded, reason)
 
@@ -83,7 +83,7 @@ def settle_intensity(facts: PlanFacts) -> None:
         mode = facts.settle(
             "data.prepare.intensity.mode",
             "zscore",
-            f"the foreground of the sampled cases has one value ({low:g}), which gives no window to clip to: each "
+            f"the foreground of the sampled cases has one value ({low:g}), so there is no window to clip to: each "
             "case is scaled to mean 0, standard deviation 1",
         )
     elif facts.data.is_ct:
@@ -105,7 +105,7 @@ def settle_intensity(facts: PlanFacts) -> None:
             f"intensities ({spread}) are not comparable between cases: "
             "each channel of each case is scaled to mean 0, standard deviation 1"
             + (
-                f"; {len(mixed)} of {facts.data.num_sampled} hold no air as the others do, such as {mixed[0]}"
+                f"; {len(mixed)} of {facts.data.num_sampled} contain no air, unlike the others, such as {mixed[0]}"
                 if mixed
                 else ""
             )
@@ -128,7 +128,7 @@ def settle_crop_and_dtype(facts: PlanFacts) -> None:
     facts.settle(
         "data.prepare.crop",
         crop,
-        f"the box of non-zero voxels holds {share:.0%} of a case (median of {facts.data.num_sampled})",
+        f"the box of nonzero voxels contains {share:.0%} of a case (median of {facts.data.num_sampled})",
     )
     facts.settle(
         "data.prepare.dtype",
@@ -141,14 +141,14 @@ def settle_crop_and_dtype(facts: PlanFacts) -> None:
 def settle_feed(facts: PlanFacts) -> None:
     """Threads that cut patches; on a CPU they share the cores with training."""
     facts.settle("data.feed.num_threads", *_feed_threads(facts), changes_results=False)
-    facts.settle("data.feed.num_batches_ahead", 4, "smooths over slow cases", changes_results=False)
+    facts.settle("data.feed.num_batches_ahead", 4, "compensates for slow cases", changes_results=False)
 
 
 def _feed_threads(facts: PlanFacts) -> tuple[int, str]:
     machine = facts.machine
     cores = count_text(machine.num_cpus, "core")
     if machine.device == "cpu":
-        return 1, f"{cores}, which training itself needs"
+        return 1, f"{cores}, which the training needs"
     usual = max(1, min(_MOST_FEED_THREADS, machine.num_cpus - 1))
     data = facts.section("data")
     on_device = data.get("augment", {}).get("engine", "auto") in ("auto", "triton") and machine.has_triton
@@ -157,8 +157,8 @@ def _feed_threads(facts: PlanFacts) -> tuple[int, str]:
     if not (on_device and all_resident and usual > _RESIDENT_FEED_THREADS):
         return usual, cores
     return _RESIDENT_FEED_THREADS, (
-        "all cases are on the device, which cuts and augments patches itself, so a batch costs a thread little; more "
-        "threads would take Python's lock from the one that launches the step"
+        "all cases are on the device, which also crops and augments the patches, so threads do little; more threads "
+        "would compete for Python's lock with the training"
     )
 
 
@@ -178,7 +178,7 @@ def settle_length(facts: PlanFacts) -> None:
         facts.settle(
             "train.steps",
             steps,
-            f"each of the {facts.num_training} training cases is seen about "
+            f"each of the {facts.num_training} training cases is used about "
             f"{steps * batch / facts.num_training:.0f} times; --time-budget limits the time instead"
             f"{_forecast_text(facts)}",
         )
@@ -186,8 +186,8 @@ def settle_length(facts: PlanFacts) -> None:
         facts.settle(
             "train.validation_share",
             _TARGET_VALIDATION_SHARE,
-            "a target is seen in a validation alone: with a second for one and 20 s of training, looking less often "
-            "finds it later by more than the validations take",
+            "only a validation can detect the target: if one takes a second and the training 20 s, fewer validations "
+            "would cost more time than they save",
         )
     elif facts.time_budget_s:
         facts.settle("train.validation_share", 0.01, "the budget is for training; a curve needs few validations")
@@ -200,16 +200,16 @@ def _forecast_text(facts: PlanFacts) -> str:
     expected = facts.forecast
     if expected is None:
         return ""
-    each = f"{1000.0 * expected.step_s:.3g} ms each on {facts.machine.device_name} by arithmetic"
+    each = f"{1000.0 * expected.step_s:.3g} ms each on {facts.machine.device_name} (forecast)"
     if not facts.time_budget_s:
         return f"; {each}"
     batch = int(facts.settled["data"]["batch_size"])
     epochs = expected.num_steps * batch / max(1, facts.num_training)
     text = f": about {expected.num_steps:,}, {each}, or {epochs:.3g} epochs in {expected.available_s:.0f} s"
     if expected.is_to_target:
-        text += ", which is what a run to a target is planned for"
+        text += ", the time for which a run to a target is planned"
     elif expected.available_s < sized_s(facts):
-        text += "; preparing the cases takes the rest of the first run, and later ones find them in the cache"
+        text += "; preparing the cases takes the rest of the first run; later runs read them from the cache"
     return text
 
 
@@ -235,7 +235,7 @@ def settle_optimizer(facts: PlanFacts) -> None:
     rate, why = kind.planned_rate
     facts.settle("optimizer.learning_rate", rate * factor, why + scaled + rate_reason(facts))
     clip_norm = OptimizerConfig.model_fields["clip_norm"].default
-    facts.settle("optimizer.clip_norm", clip_norm, "longer gradients are scaled down to this norm, as in nnU-Net")
+    facts.settle("optimizer.clip_norm", clip_norm, "larger gradients are clipped to this norm, as in nnU-Net")
     facts.settle("optimizer.weight_decay", 2e-2, "applies to convolutions only, not to biases and norms")
     if facts.overrides.get("train.target_dice", 0.0):
         why = "the time to reach the target is unknown, so the learning rate cannot decay toward it"
@@ -252,9 +252,9 @@ def _device_optimizer(facts: PlanFacts) -> tuple[str, str]:
     num_steps = facts.forecast.num_steps if facts.forecast else 0
     is_short = 0.0 < budget_s < _MUON_BELOW_S and not is_to_target(facts)
     if not is_short or num_steps > _MUON_MOST_STEPS:
-        return "adamw", "has no long momentum to warm up; Muon has not been measured on a GPU yet"
+        return "adamw", "needs no long warm-up; Muon has not been measured on a GPU yet"
     if planned_compute(facts) == "float16":
-        return "adamw", "a loss that is scaled for float16 has not been tried with Muon"
+        return "adamw", "loss scaling for float16 has not been tested with Muon"
     return "muon", (
         f"the run has about {num_steps:,} steps, and on a CPU Muon reached the same Dice in two thirds of AdamW's "
         "(docs/log); not measured on a GPU yet"
@@ -280,18 +280,20 @@ def settle_augment(facts: PlanFacts) -> None:
     facts.settle("data.augment.rotation_share", 1.0, "all of these patches are rotated")
     facts.settle("data.augment.scale_share", 1.0, "all of these patches are zoomed")
     if facts.machine.device == "cpu" and facts.time_budget_s >= LONG_BUDGET_S:
-        why = "nnU-Net's range, because a long run overfits with less (docs/log)"
+        why = "nnU-Net's range, because long runs overfit with a smaller one (docs/log)"
         facts.settle("data.augment.rotation_degrees", [30.0, 30.0, 30.0], why)
         facts.settle("data.augment.scale_range", [0.7, 1.4], why)
     else:
-        facts.settle("data.augment.rotation_degrees", [15.0, 15.0, 15.0], "the range in which patients are tilted")
-        facts.settle("data.augment.scale_range", [0.85, 1.18], "the range in which patients differ in size")
+        facts.settle("data.augment.rotation_degrees", [15.0, 15.0, 15.0], "the typical range of patient tilt")
+        facts.settle("data.augment.scale_range", [0.85, 1.18], "the typical range of patient size")
     facts.settle("data.augment.intensity_shift_probability", 0.15, "scanners differ in offset as well as in scale")
     if facts.machine.device == "cpu":
-        facts.settle("data.augment.ramp_epochs", 50, "new cases need no augmentation at first: short runs learned more")
+        facts.settle(
+            "data.augment.ramp_epochs", 50, "short runs reach a higher Dice without augmentation at first (docs/log)"
+        )
         for effect in EFFECTS:
             if effect.is_in_nnunet and not effect.is_searched:
-                why = "not in the recipe that we searched on a CPU (docs/log)"
+                why = "not part of the augmentation that we tuned on a CPU (docs/log)"
                 facts.settle(f"data.augment.{effect.probability}", 0.0, why)
     facts.settle("data.augment.gamma_keeps", "range", "the darkest and brightest values stay unchanged")
 
@@ -315,13 +317,13 @@ def settle_flips(facts: PlanFacts) -> None:
     flips, reason = [0.0, 0.0, 0.0], ""
     if single:
         found = listed(single, 3)
-        reason = f"no flips: {found} is labeled on one side only, and a flip would make the other look like it"
+        reason = f"no flips: {found} is labeled on one side only, and a flipped other side would look like it"
     elif unlike:
         reason = f"no flips: the mirror image of one of {listed(unlike, 3)} does not look like the other"
     elif unswapped:
-        reason = f"no flips: swap_pairs leaves out {listed(unswapped, 3)}, and a flip would give one the other's name"
+        reason = f"no flips: swap_pairs does not include {listed(unswapped, 3)}, and a flip would exchange their labels"
     elif pairs and facts.settled["data"]["prepare"]["orientation"] == "keep":
-        reason = "no flips: scans keep their orientation, so no axis is known to run from left to right in all of them"
+        reason = "no flips: scans keep their orientation, so the left-right axis is unknown"
     else:
         flips[0] = 0.5
         reason = "left and right are near mirror images; front and back, head and foot are not"
@@ -343,7 +345,7 @@ def _settle_flips_of_regions(facts: PlanFacts) -> None:
     reason = "left and right are near mirror images; front and back, head and foot are not"
     if sided:
         have = "has" if len(sided) == 1 else "have"
-        reason = f"no flips: {listed(sided, 3)} {have} a side, and regions are not swapped"
+        reason = f"no flips: {listed(sided, 3)} {have} a side, and regions cannot be swapped"
     facts.settle("data.augment.flip_probability", [0.0 if sided else 0.5, 0.0, 0.0], reason)
 
 
@@ -360,7 +362,7 @@ def settle_window(facts: PlanFacts) -> None:
     shape = facts.settle(
         "window.shape_voxel",
         list(facts.settled["data"]["patch"]["shape_voxel"]),
-        "as in training: a larger window, zero-padded, shifts the statistics of instance norms (docs/log)",
+        "as in training: padding a larger window shifts the statistics of instance norms (docs/log)",
     )
     facts.settle("window.overlap", 0.5, "as in nnU-Net, blended by a Gaussian")
     flips = facts.settled["data"]["augment"]["flip_probability"]
@@ -368,10 +370,10 @@ def settle_window(facts: PlanFacts) -> None:
     facts.settle("window.mirror_axes", mirrored, "the axes along which patches are flipped in training, as in nnU-Net")
     pairs = facts.settled["data"]["augment"].get("swap_pairs", [])
     if pairs:
-        facts.settle("window.swap_pairs", pairs, "their channels swap places in windows mirrored from left to right")
+        facts.settle("window.swap_pairs", pairs, "their channels are swapped in windows mirrored from left to right")
     # An edge of 0 is refused with the whole plan.
     num_voxels = max(1, int(np.prod(shape)))
-    why = "windows at once; on two cores, four small ones at once took 0.6 times as long as one by one"
+    why = "windows in a batch; on two cores, four small windows in a batch took 0.6 times as long as one by one"
     if facts.machine.device == "cpu":
         at_once = int(np.clip(300_000 // num_voxels, 1, 16))
     else:

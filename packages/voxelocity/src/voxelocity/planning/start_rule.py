@@ -42,8 +42,8 @@ def settle_spacing(facts: PlanFacts, spacing_mm: Sequence[float], reason: str) -
     if facts.start is not None and isinstance(theirs, list | tuple) and not _is_near(theirs, spacing_mm):
         facts.kept.pop(SPACING)
         facts.given_back[SPACING] = (
-            f"{facts.start.name} has {spacing_text(theirs)}, too far from that: details would be lost, or a step would "
-            "see too little"
+            f"{facts.start.name} has {spacing_text(theirs)}, too different: details would be lost, or a patch would "
+            "cover too little"
         )
     facts.settle(SPACING, [*spacing_mm], reason)
 
@@ -70,7 +70,7 @@ def rate_reason(facts: PlanFacts) -> str:
     """Why trained weights are trained on with the learning rate of new ones; "" for new weights."""
     if facts.start is None:
         return ""
-    return "; no less from trained weights: with half of it or less, short runs on a CPU learned less (docs/log)"
+    return "; not reduced for fine-tuning: with half of it or less, short runs on a CPU reached a lower Dice (docs/log)"
 
 
 def fit_to(patch: Index3, divisor: Index3, shape: Sequence[float], most: float) -> Index3:

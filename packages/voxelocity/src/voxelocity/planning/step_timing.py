@@ -183,7 +183,7 @@ def time_steps(
         clock: returns seconds.
     """
     if limit_s <= 0.0:
-        return Times(seconds={}, why_not="the plan keeps no time for it")
+        return Times(seconds={}, why_not="the plan reserves no time for it")
     on_cuda = device.type == "cuda"
     device = numbered(device)
     with torch.random.fork_rng(devices=[device.index] if on_cuda else []), backend_as_found(device):
@@ -193,7 +193,7 @@ def time_steps(
         except torch.OutOfMemoryError:
             # Another way may take more than the planned one, as float32 does.
             ran_out = next(iter(ways)) not in done
-            which = "the planned step" if ran_out else "trying others next to it"
+            which = "the planned step" if ran_out else "measuring alternatives"
             times = Times(
                 seconds={}, why_not=f"the device's memory is too small for {which}", ran_out_of_memory=ran_out
             )

@@ -35,7 +35,9 @@ class SharedKeys:
         cases (steps, cache), and in what was measured or depends on the memory that is free at that moment: the latter
         is shared.
         """
-        return cls(values=_values_of_its_machine(plan), reason="as in the other folds, whose networks can be averaged")
+        return cls(
+            values=_values_of_its_machine(plan), reason="as in the other folds, so that the networks can be averaged"
+        )
 
 
 def keys_taken_over(

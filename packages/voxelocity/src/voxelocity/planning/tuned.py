@@ -83,7 +83,7 @@ class Tuned:
     def reason(self, key: str) -> str:
         """Why the plan takes the value of `key`, in words."""
         where = "data set, optimizer, loss and schedule" if key in CHANGE_RESULTS else "network and shape of the data"
-        return f"{self.found(key)}; found for this {where}; --no-tuned leaves it to the rules"
+        return f"{self.found(key)}; for the same {where}; --no-tuned ignores it"
 
     def found(self, key: str) -> str:
         """When the value of `key` was found, for what, and what it brought."""
@@ -93,7 +93,7 @@ class Tuned:
             f"measured here: with all tuned settings a run takes {self.ratio:.2f} times as long as with the rules' "
             f"({self.low:.2f} to {self.high:.2f}, n = {self.rounds})"
             if self.rounds
-            else "the rules' settings did not fit into the memory that was allowed"
+            else "the rules' settings did not fit into the memory limit"
         )
         return f"tuned on {self.date} for {self.goal}; {gain}"
 
@@ -169,9 +169,7 @@ def keep_tuned(folder: Path, about: Mapping[str, Any], tuned: Tuned) -> Path | N
     """
     if keep_measured(folder, about, plain_data(tuned, where="plan")):
         return measured_path(folder, about)
-    warnings.warn(
-        f"tune: {folder} is full or cannot be written, so later plans do not take what was found", stacklevel=2
-    )
+    warnings.warn(f"tune: {folder} is full or cannot be written, so later plans cannot use the result", stacklevel=2)
     return None
 
 

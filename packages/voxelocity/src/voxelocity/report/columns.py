@@ -151,16 +151,16 @@ CLASS_COLUMNS: tuple[Column[ClassScores], ...] = (
         short="HD95 mm",
         value=lambda found: found.mean("hd95_mm"),
         text=mm_text,
-        help="HD95 is the 95th percentile of the distance between the surfaces; it does not exist where a class is "
-        "missing from truth or prediction, which the column Without HD95 counts.",
+        help="HD95 is the 95th percentile of the distance between the surfaces; it is undefined if a class is "
+        "missing from truth or prediction; the column Without HD95 counts these cases.",
     ),
     Column(key="num_without_hd95", head="Without HD95", value=lambda found: found.num_without_surface),
     Column(
         key="num_absent",
         head="Absent",
         value=lambda found: found.num_absent,
-        help="A class in neither has no score and counts in no mean, as in nnU-Net; the column Absent counts these "
-        "cases.",
+        help="A class in neither has no score and is left out of all means, as in nnU-Net; the column Absent counts "
+        "these cases.",
     ),
 )
 """Of the table of scores by class, on the page of a run, in an evaluation and in a terminal."""
@@ -172,7 +172,7 @@ VOLUME_COLUMNS: tuple[Column[ClassScores], ...] = (
         head="Mean NSD ({tolerance_mm:g} mm)",
         value=lambda found: found.mean("nsd"),
         text=dice_text,
-        help="NSD is the share of both surfaces that lies within the tolerance of the other; it is 0 where a class is "
+        help="NSD is the share of both surfaces that lies within the tolerance of the other; it is 0 if a class is "
         "in only one of the two.",
     ),
     Column(

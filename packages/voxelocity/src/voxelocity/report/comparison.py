@@ -46,8 +46,8 @@ from voxelocity_observe.document.settings import key_value_table, settings_secti
 # A factor below this reads as 1.0.
 _LEAST_FASTER = 1.05
 _ABOUT_FACTORS = (
-    "Factors above 1 are better than the first column; Dice shows the difference. A factor with “>” is a lower bound: "
-    "the first run never got there."
+    "Factors above 1 are better than the first column; Dice shows the difference. A factor with “>” is a lower "
+    "bound: the first run did not reach it."
 )
 
 
@@ -105,7 +105,7 @@ def comparison_document(
             Section(title="Each run", blocks=[block for run in runs for block in _details(run)], is_detail=True),
             Section(title="Machine", blocks=below_heading(machines_table(runs)), is_detail=True),
         ],
-        footer="Each run was timed on the machine named above; other machines give other factors.",
+        footer="Each run was timed on the machine named above; factors differ on other machines.",
         values=comparison_values(runs, target_dice=target_dice, parity=parity),
     )
 
@@ -178,7 +178,7 @@ def _times_text(factor: float) -> str:
 def _target_reason_text(target_dice: float | None, reason: str) -> str:
     if target_dice is None or not reason:
         return ""
-    return f"The target of {dice_text(target_dice)} is {reason}; it is timed at the first validation at or above it."
+    return f"The target of {dice_text(target_dice)} is {reason}; it is timed at the first validation that reaches it."
 
 
 def _times(runs: Sequence[LabeledRun]) -> list[Block]:

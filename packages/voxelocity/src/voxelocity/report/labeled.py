@@ -261,8 +261,8 @@ def _check_comparable(first: RunFacts, second: RunFacts) -> None:
     if differing:
         raise InputError(
             f"report: {first.folder} was trained on {first.dataset.name} and {second.folder} on {second.dataset.name}: "
-            f"different data sets ({'; '.join(differing)}), whose figures cannot be compared; name two runs on one "
-            "data set"
+            f"different data sets ({'; '.join(differing)}), whose figures cannot be compared; name two runs on the "
+            "same data set"
         )
 
 
@@ -276,7 +276,7 @@ def _target(first: RunFacts, second: RunFacts, given: float | None) -> tuple[flo
         # With this few validations, the time of one says little about when a Dice was reached.
         return None, ""
     chosen = highest_common_target([run.best_validation for run in (first, second)])
-    return chosen, "" if chosen is None else "the highest that both runs reached on the way, rounded down"
+    return chosen, "" if chosen is None else "the highest that both runs reached during training, rounded down"
 
 
 def _parity(
@@ -295,8 +295,7 @@ def _parity(
     if first.dataset.held_out != second.dataset.held_out:
         seen = labels[0] if second.dataset.held_out else labels[1]
         return None, [
-            f"Accuracy is not compared: {seen} was judged on cases that it was trained on, the other run on held-out "
-            "ones."
+            f"Accuracy is not compared: {seen} was scored on its training cases, the other run on held-out cases."
         ]
     parity = paired_parity(first.scores, second.scores, margin_dice=margin_dice, margin_mm=margin_mm)
     if parity is None:
@@ -315,8 +314,8 @@ def _data_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> l
         words = [f"{label}: {data.name}, {count_text(data.num_cases, 'case')}, {data.path or 'no folder stored'}"
                  for label, data in zip(labels, (one, other), strict=True)]  # fmt: skip
         notices.append(
-            f"The data sets have the same classes but are not the same ({'; '.join(words)}); the runs compare "
-            "only if their scans are equal."
+            f"The data sets have the same classes but differ ({'; '.join(words)}); the runs are comparable only if "
+            "their scans are equal."
         )
     if (one.fold, one.num_training) != (other.fold, other.num_training):
         notices.append(
@@ -325,8 +324,7 @@ def _data_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> l
         )
     if not one.held_out and not other.held_out:
         notices.append(
-            "Both runs were judged on the cases that they were trained on; their scores do not show which is better "
-            "on new scans."
+            "Both runs were scored on their training cases; the scores do not show which is better on new scans."
         )
     return notices
 
@@ -334,7 +332,7 @@ def _data_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> l
 def _status_notices(runs: Mapping[str, RunFacts]) -> list[str]:
     ends = {"unfinished": "has not finished", "interrupted": "was interrupted"}
     return [
-        f"{label} {ends[run.status]}: its figures cover what it has done so far, not a whole training."
+        f"{label} {ends[run.status]}: its figures cover only the training so far."
         for label, run in runs.items()
         if run.status in ends
     ]
@@ -349,7 +347,8 @@ def _validation_notices(runs: Mapping[str, RunFacts], target: float | None) -> l
     if target is not None or not few:
         return []
     return [
-        f"No time to a Dice is given: it was measured too rarely on the way ({', '.join(few)}); train with a larger "
+        f"No time to a Dice is given: there were too few validations during training ({', '.join(few)}); train with "
+        "a larger "
         "train.validation_share, or with train.validate_every_steps."
     ]
 
@@ -363,6 +362,6 @@ def _load_notices(runs: Mapping[str, RunFacts]) -> list[str]:
         return []
     texts = [f"{load:.1f} in {label}" for label, load in loads.items()]
     return [
-        f"The machine was not equally busy (load average {', '.join(texts)}); times and rates of the runs are "
+        f"The load of the machine differed (load average {', '.join(texts)}); times and rates of the runs are "
         "not directly comparable."
     ]

@@ -166,10 +166,10 @@ def _network(plan: Mapping[str, Any]) -> NetworkFacts:
 
 
 def _not_measured(run: RunFacts) -> Sequence[str]:
-    missing = ["single steps: a run records sums of about a second, so late batches are not seen"]
+    missing = ["single steps: a run records sums over about a second, so late batches cannot be detected"]
     if any("network" in record.parts or GRAPH in record.parts for record in run.steps):
-        missing.append("forward, backward and optimizer separately: all of it is shown as forward")
-    return (*missing, "who else used the machine: `voxelocity diagnose -- voxelocity train ...` watches that too")
+        missing.append("forward, backward and optimizer separately: all are shown as forward")
+    return (*missing, "other programs on the machine: `voxelocity diagnose -- voxelocity train ...` also watches these")
 
 
 def _section(plan: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:

@@ -65,25 +65,25 @@ from voxelocity_observe.document.html import write_page
 from voxelocity_observe.document.settings import machine_table
 
 _NOT_HELD_OUT = (
-    "Not held out: the network was judged on the cases it was trained on (fold = all). "
-    "These scores do not show how well it does on new scans."
+    "Not held out: the network was scored on its training cases (fold = all). These scores do not show how good it "
+    "is on new scans."
 )
 _NO_VALIDATION = (
-    "There is no curve of the Dice, because this run was not validated on the way. A first Dice comes after a fifth of "
-    "a training of more than a few seconds, if validating one case takes at most 2 % of it; later ones may take a "
-    "share of the time of the steps (`train.validation_share`, 1 % unless set). For a curve, train for longer, give "
-    "them more, or set `train.validate_every_steps`."
+    "There is no Dice curve, because this run was not validated during training. The first validation comes after a "
+    "fifth of the training, if one case takes at most 2 % of it; later ones take a share of the time of the steps "
+    "(`train.validation_share`, default 1 %). For a curve, train longer, raise this share, or set "
+    "`train.validate_every_steps`."
 )
 _UNLEARNED = (
-    "This training is too short for a score. The figures of single cases and classes below are those of a network that "
-    "has learned next to nothing; train for longer before you use, compare or report them."
+    "This training is too short for a score. The figures of single cases and classes below are those of an almost "
+    "untrained network; train longer before you use, compare or report them."
 )
 
 _ABOUT_KEPT = (
-    "Predictions keep only the largest component of a class whose mean Dice rises that way. This was chosen on the "
-    "cases that are scored here, so scores with it are somewhat higher than those of new scans:"
+    "Predictions keep only the largest component of classes whose mean Dice improves. This was chosen on the cases "
+    "that are scored here, so these scores are somewhat higher than on new scans:"
 )
-_HOW_TO_SWITCH_OFF = "`voxelocity predict --no-postprocess` keeps all components, as the slices above show them."
+_HOW_TO_SWITCH_OFF = "`voxelocity predict --no-postprocess` keeps all components, as in the slices above."
 _ABOUT_SCORES = f"Each case on its own grid, against the unchanged label file. {help_text(CLASS_COLUMNS)}"
 
 
@@ -130,7 +130,7 @@ def run_document(run: RunFacts, *, baseline: LabeledRun | None = None) -> Docume
             ),
             Section(title="Do it again", blocks=[Code(text=run.command)] if run.command else []),
         ],
-        footer="Made from the facts in the folder of the run; `voxelocity report RUN` renders it again.",
+        footer="Made from the files of the run; `voxelocity report RUN` renders it again.",
     )
 
 
@@ -160,7 +160,7 @@ def _notices(run: RunFacts) -> list[str]:
     if run.unlearned:
         notices.insert(0, _UNLEARNED)
     if run.status == "unfinished":
-        notices.append("This run has not finished: it is still going, or it was killed. All figures are as of now.")
+        notices.append("This run has not finished: it is still running, or it was killed. All figures are as of now.")
     if run.status == "interrupted" and run.step == 0:
         notices.append("This run was stopped before its first training step; the same command trains it.")
     elif run.status == "interrupted":
@@ -178,7 +178,7 @@ def _cards(run: RunFacts) -> list[Card]:
     if run.unlearned:
         dice = Card(name="Mean Dice", value=dice_text(None), note="too few training steps")
     elif final is None and best is not None:
-        dice = Card(name="Best Dice so far", value=dice_text(best.mean_dice), note="on the way, foreground mean")
+        dice = Card(name="Best Dice so far", value=dice_text(best.mean_dice), note="during training, foreground mean")
     else:
         lowest = worst[0].mean_dice if worst else None
         note = "mean over the foreground" if lowest is None else f"lowest case {dice_text(lowest)}"
@@ -221,11 +221,11 @@ def _curves(run: RunFacts) -> list[Block]:
         blocks.append(Text(text=_NO_VALIDATION, is_hint=True))
     if run.validations:
         hint = (
-            "Measured on the prepared grid with the averaged weights: quicker than the final validation, with slightly "
-            "different scores."
+            "Measured on the prepared grid with the averaged weights: faster than the final validation, with "
+            "slightly different scores."
         )
         table = validation_table(run).without_caption()
-        blocks.append(Folded(title="All validations on the way", blocks=[Text(text=hint, is_hint=True), table]))
+        blocks.append(Folded(title="All validations during training", blocks=[Text(text=hint, is_hint=True), table]))
     return blocks
 
 
@@ -239,7 +239,7 @@ def _dice_chart(run: RunFacts) -> Chart:
         target = LegendEntry(name=f"target {dice_text(run.target_dice)}", color="var(--chart-target)", is_dashed=True)
         legend.append(target)
     return Chart(
-        title="Validation Dice on the way",
+        title="Validation Dice during training",
         svg=time_chart(
             "dice", series, y_label="Dice", y_limits=(0.0, 1.0), target=run.target_dice, until_s=run.seconds
         ),
@@ -278,7 +278,7 @@ def _times(run: RunFacts) -> list[Block]:
     stages, parts = stage_shares(run), part_shares(run)
     if not stages:
         return []
-    sessions = f"The run had {len(run.starts)} sessions; time between them is not counted."
+    sessions = f"The run had {len(run.starts)} sessions; the time between them is not counted."
     splits = [time_split("Wall time by stage", stages)]
     if parts:
         splits.append(time_split("Training steps by activity", parts))

@@ -37,12 +37,12 @@ _MEASURE_NAMES: dict[Measure, str] = {"dice": "Dice", "hd95_mm": "HD95 (mm)"}
 _ANSWERS: dict[Judgment, str] = {"same": "yes: same", "different": "no: different", "undecided": "undecided"}
 _MEANING: dict[Unit, str] = {
     "case": (
-        "Each 95 % interval is of the mean difference over cases (Student's t): it says what other cases like these "
-        "would give, not what another seed would, as there was one training each."
+        "Each 95 % interval is of the mean difference over cases (Student's t): it shows the variation between "
+        "cases, not between seeds, because there was one training each."
     ),
     "training": (
-        "Each 95 % interval is of the mean difference over pairs of trainings (Student's t): it says what other seeds "
-        "would give on these cases."
+        "Each 95 % interval is of the mean difference over pairs of trainings (Student's t): it shows the variation "
+        "between seeds on these cases."
     ),
 }
 
@@ -267,7 +267,7 @@ def accuracy_sentence(parity: Parity, first: str, second: str) -> str:
             what = f"The interval of the mean foreground Dice lies neither within {margin} nor beyond it"
             if direction := _direction(row):
                 what = f"{second} has a {direction} mean foreground Dice, but whether by more than {margin} is open"
-            return f"Accuracy: undecided. {what} ({facts}); more {parity.unit}s would tell."
+            return f"Accuracy: undecided. {what} ({facts}); more {parity.unit}s would decide."
 
 
 def structure_sentences(parity: Parity) -> str:
@@ -293,13 +293,13 @@ def _structures(measure: str, rows: Sequence[PairedDifference], unit: str) -> st
 def worth_of_interval(parity: Parity, first: str, second: str) -> str:
     """What the intervals rest on: which cases or trainings, how many, and what they do not show."""
     left_out = joined(
-        f"{count_text(number, 'case')} {'was' if number == 1 else 'were'} judged only in {label}"
+        f"{count_text(number, 'case')} {'was' if number == 1 else 'were'} scored only in {label}"
         for number, label in ((parity.num_only_first, first), (parity.num_only_second, second))
         if number
     )
     cases = f"{count_text(parity.num_cases, 'case')} of both are paired"
     if parity.unit == "training":
-        cases = f"Each of the {_pairs(parity.overall.n, parity)} has one seed and is judged on {parity.num_cases} cases"
+        cases = f"Each of the {_pairs(parity.overall.n, parity)} has one seed and is scored on {parity.num_cases} cases"
     texts = [
         f"{cases}; {left_out} and left out." if left_out else f"{cases}.",
         f"{second} is better in {parity.num_better} of them and worse in {parity.num_worse}.",
@@ -310,7 +310,7 @@ def worth_of_interval(parity: Parity, first: str, second: str) -> str:
     if 1 < parity.overall.n < _FEW:
         texts.append(
             f"An interval of {_units(parity.overall.n, parity)} is rough: it assumes normally distributed "
-            "differences, which this few cannot show, and one more can move it."
+            "differences, which so few values cannot confirm, and one more can shift it."
         )
     return " ".join(texts)
 

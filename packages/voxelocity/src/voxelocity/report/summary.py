@@ -103,8 +103,8 @@ def without_surface_text(scores: Sequence[CaseScore]) -> str:
         return ""
     num_measured = sum(value is not None for score in scores for value in score.hd95_mm.values())
     return (
-        f"{num_left_out} of {count_text(num_measured + num_left_out, 'structure')} left out, which are in the truth or "
-        "in the prediction alone"
+        f"{num_left_out} of {count_text(num_measured + num_left_out, 'structure')} left out because they are only in "
+        "the truth or only in the prediction"
     )
 
 
@@ -148,7 +148,7 @@ def stage_shares(run: RunFacts) -> tuple[TimeShare, ...]:
         "training steps": sum(record.seconds for record in run.steps),
         "validation on the way": sum(record.seconds for record in run.validations),
         "checkpoints": sum(record.seconds for record in run.checkpoints),
-        "done again after an interruption": run.lost_s,
+        "repeated after an interruption": run.lost_s,
     }
     seconds = {**before, **training, **after}
     return _shares(seconds, run.seconds)
@@ -164,19 +164,19 @@ def rank_words(ranks: Sequence[RankRecord], *, mode: str = "") -> str:
     if mode == "pipeline":
         return (
             "Each rank is a stage of a pipeline. It waits for the others at the beginning and the end of each batch; "
-            "more pieces of a batch make that shorter (parallel.num_microbatches, data.batch_size)."
+            "more microbatches shorten that (parallel.num_microbatches, data.batch_size)."
         )
     seconds = {record.rank: record.parts.get("forward", 0.0) for record in ranks}
     slowest, fastest = max(seconds, key=seconds.__getitem__), min(seconds, key=seconds.__getitem__)
     if seconds[slowest] < (1.0 + _NOTABLE_IMBALANCE) * seconds[fastest]:
         return (
-            "The ranks need about equally long. In the backward pass they also wait for each other's gradients, which "
-            "its time includes."
+            "The ranks take about equally long. The time of the backward pass includes waiting for the gradients of "
+            "the other ranks."
         )
     times = seconds[slowest] / max(seconds[fastest], 1e-9)
     return (
         f"Rank {slowest} needs {times:.1f} times as long for its forward passes as rank {fastest}, and the others wait "
-        "for it there and in the backward pass. End what else runs on its device, or give it fewer patches: --set "
+        "for it there and in the backward pass. Stop other programs on its device, or give it fewer patches: --set "
         "parallel.balance=measured."
     )
 

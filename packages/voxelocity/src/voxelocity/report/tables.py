@@ -44,8 +44,8 @@ _VALIDATION_COLUMNS: tuple[Column[ValidationRecord], ...] = (
 _SPREAD = ("low", "median", "high")
 
 HOW_TO_CHANGE = (
-    "Change a choice with --set KEY=VALUE, or in a file that --config names; --set KEY=auto gives it back to its rule. "
-    "For seed and train.time_budget_s there are also --seed and --time-budget."
+    "Change a choice with --set KEY=VALUE, or in a file that --config names; --set KEY=auto restores the rule. For "
+    "seed and train.time_budget_s, use --seed and --time-budget."
 )
 
 
@@ -102,7 +102,7 @@ def validation_table(run: RunFacts) -> Table:
     chosen = {count - 1, *(i * count // few for i in range(few))}
     shown = [record for i, record in enumerate(run.validations) if i in chosen or record is best]
     part = f", {len(shown):,} of {count:,} (all of them in metrics.csv)" if len(shown) < count else ""
-    return page_table(f"Validations on the way{part}", _VALIDATION_COLUMNS, shown)
+    return page_table(f"Validations during training{part}", _VALIDATION_COLUMNS, shown)
 
 
 def dataset_table(run: RunFacts) -> Table:
@@ -167,12 +167,12 @@ def choice_groups(choices: Sequence[Choice]) -> list[ChoiceGroup]:
     groups = [
         ChoiceGroup(
             "Changes the results",
-            "another value trains or predicts differently",
+            "other values train or predict differently",
             [choice for choice in choices if choice.changes_results],
         ),
         ChoiceGroup(
             "Changes only rounding",
-            "the same sums in another order, as on another machine; chosen for speed",
+            "the same sums in another order, like on another machine; chosen for speed",
             [choice for choice in choices if choice.changes_roundings and not choice.changes_results],
         ),
         ChoiceGroup(

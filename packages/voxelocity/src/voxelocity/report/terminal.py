@@ -34,7 +34,7 @@ _MOST_CLASSES = 40
 def plan_table(choices: Sequence[Choice]) -> RenderableType:
     """Every automatic choice with its reason, grouped by what another value would change, and how to change it."""
     groups = choice_groups(choices)
-    notes = ["+ with a measurement on this machine"] if any(choice.measured for choice in choices) else []
+    notes = ["+ measured on this machine"] if any(choice.measured for choice in choices) else []
     lines = [Wrapped(note, style="dim") for note in (*notes, HOW_TO_CHANGE)]
     return Group(_PlanTable(groups), *lines)
 
@@ -176,7 +176,7 @@ def _dataset_lines(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -
     num_cases = _num_cases(dataset)
     num_patients = int(dataset.get("num_patients", num_cases))
     shares = num_patients < num_cases
-    of_patients = f" of {count_text(num_patients, 'patient')}" if shares else ", each taken as its own patient"
+    of_patients = f" of {count_text(num_patients, 'patient')}" if shares else ", each counted as a separate patient"
     spreads = [(key, _spread_text(fingerprint.get(key), key)) for key in ("shape_voxel", "spacing_mm")]
     return [
         ("cases", f"{count_text(num_cases, 'case')}{of_patients}: {_split_text(dataset)}"),
@@ -202,17 +202,16 @@ def _split_text(dataset: Mapping[str, Any]) -> str:
     """How many cases are for what, and whether the scores are of cases that were held out."""
     judged = f"fold {dataset.get('fold')} held out" if dataset.get("held_out", True) else "the same cases, not held out"
     if num_shared := int(dataset.get("num_shared_patients", 0)):
-        judged += f"; {count_text(num_shared, 'patient')} on both sides, which flatters the score"
-    return (
-        f"{dataset.get('num_training', 0):,} to train on, {dataset.get('num_validation', 0):,} to judge by ({judged})"
-    )
+        judged += f"; {count_text(num_shared, 'patient')} on both sides, which makes the score too high"
+    num_training, num_validation = dataset.get("num_training", 0), dataset.get("num_validation", 0)
+    return f"{num_training:,} for training, {num_validation:,} for validation ({judged})"
 
 
 def _placement_text(fingerprint: Mapping[str, Any]) -> str:
     """What may misplace left and right, or image and prediction; empty if nothing may."""
     texts = []
     if num := int(fingerprint.get("num_unplaced", 0)):
-        texts.append(f"{count_text(num, 'case')} without a position in space, so left and right are a guess")
+        texts.append(f"{count_text(num, 'case')} without a position in space, so left and right are uncertain")
     if num := int(fingerprint.get("num_placed_twice", 0)):
         texts.append(f"{count_text(num, 'case')} where sform and qform differ; the sform is used")
     if num := int(fingerprint.get("num_spaced_twice", 0)):

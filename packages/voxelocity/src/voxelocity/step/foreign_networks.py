@@ -83,7 +83,8 @@ def levels_of(architecture: Mapping[str, Any]) -> Levels:
         )
     if not _is_plain(architecture):
         raise ConfigError(
-            f"network: network.architecture {shortened(dict(architecture))} holds more than short texts, numbers up to "
+            f"network: network.architecture {shortened(dict(architecture))} contains more than short strings, "
+            "numbers up to "
             f"{_MOST_NUMBER}, and lists and mappings of these"
         )
     arguments = {key: value for key, value in architecture.items() if key != CLASS}

@@ -43,8 +43,8 @@ class Frozen:
             return False
         if not self._is_known:
             raise ConfigError(
-                "train: schedule.frozen_share holds the way down of a network, and this one's is not known; set it to "
-                "0, or use one of the networks by name"
+                "train: schedule.frozen_share freezes the encoder, and that of this network is unknown; set it to 0, "
+                "or choose a network by name"
             )
         self.is_on = is_on
         if self._skips_gradients:

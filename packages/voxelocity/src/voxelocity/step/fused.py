@@ -44,7 +44,7 @@ def differentiable_once(name: FusedName) -> Callable[[Callable[..., Any]], Calla
             # With a graph of the backward pass, and only then, it runs with gradients enabled.
             if torch.is_grad_enabled():
                 raise RuntimeError(
-                    f"step: the fused {name} has no second derivative, which create_graph=True asks for; turn it off "
+                    f"step: the fused {name} has no second derivative, which create_graph=True requires; turn it off "
                     f"with backend.fused_{name}=false, or voxelocity.step.fused.set_fused({name!r}, False)"
                 )
             return backward(context, *slopes)

@@ -365,8 +365,8 @@ def open_graphs(
     why_not = {
         f"the device is a {device.type}": recorder is None,
         "several ranks train together": not world.is_alone,
-        "the network is not computed as a whole": not network.is_plain,
-        f"precision.compile={precision.compile} makes recordings of its own": precision.compile != "none",
+        "the network is split": not network.is_plain,
+        f"precision.compile={precision.compile} records its own graphs": precision.compile != "none",
         f"in float16, the host decides whether a step of {optimizer} is left out; {' and '.join(skipping)} decide on "
         "the device": precision.compute == "float16" and optimizer not in skipping,
     }

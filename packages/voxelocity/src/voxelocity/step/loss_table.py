@@ -177,7 +177,7 @@ LOSSES: Mapping[LossName, LossKind] = {
         of_voxels=_CROSS_ENTROPY,
     ),
     "focal_tversky": LossKind(
-        words="the focal Tversky loss: that of each class to the power of 1 / gamma",
+        words="the focal Tversky loss: the Tversky loss of each class to the power of 1 / gamma",
         paper="Abraham and Khan, 10.1109/ISBI.2019.8759329",
         keys=("tversky_alpha", "tversky_beta", "tversky_gamma"),
         weights=lambda config: (config.tversky_alpha, config.tversky_beta),

@@ -69,7 +69,7 @@ class NetworkConfig(Config):
                 raise ValueError(f"only {title} {has}, not {self.name}; remove network.{key} or use {names[0]}")
         if ("factory" in kind.keys) != bool(self.factory):
             raise ValueError(
-                f"a network of your own has the name custom and a factory such as my_networks:build, not name "
+                f"a network of your own needs the name custom and a factory such as my_networks:build, not name "
                 f"{self.name} with factory {self.factory!r}"
             )
         if why_not := kind.why_not(self):

@@ -194,7 +194,7 @@ def _halves_every_axis(config: NetworkConfig) -> bool:
 NETWORKS: Mapping[NetworkName, NetworkKind] = {
     "unet": NetworkKind(
         title="UNet",
-        words="MONAI's UNet, as a class of ours",
+        words="MONAI's UNet, our implementation",
         paper="Kerfoot et al., 10.1007/978-3-030-12029-0_40",
         source="ours",
         keys=("widths", "norm", "num_res_units", "dropout"),
@@ -206,7 +206,7 @@ NETWORKS: Mapping[NetworkName, NetworkKind] = {
     ),
     "segresnet": NetworkKind(
         title="SegResNet",
-        words="MONAI's SegResNet, with norms of ours",
+        words="MONAI's SegResNet, with our norms",
         paper="Myronenko, 10.1007/978-3-030-11726-9_28",
         source="monai",
         keys=("norm", "dropout"),
@@ -218,7 +218,7 @@ NETWORKS: Mapping[NetworkName, NetworkKind] = {
     ),
     "dynunet": NetworkKind(
         title="DynUNet",
-        words="nnU-Net's network, as a class of ours",
+        words="nnU-Net's network, our implementation",
         paper="Isensee et al., 10.1038/s41592-020-01008-z",
         source="ours",
         keys=("widths", "stem_stride", "norm", "num_res_units", "dropout"),
@@ -242,7 +242,7 @@ NETWORKS: Mapping[NetworkName, NetworkKind] = {
     ),
     "dints": NetworkKind(
         title="DiNTS",
-        words="MONAI's DiNTS, of an architecture that a search found",
+        words="MONAI's DiNTS, with an architecture found by a search",
         paper="He et al., 10.1109/CVPR46437.2021.00578",
         source="monai",
         keys=("paths", "norm"),
@@ -252,7 +252,7 @@ NETWORKS: Mapping[NetworkName, NetworkKind] = {
     ),
     "foreign": NetworkKind(
         title="a network of another toolkit",
-        words="a network that nnU-Net's plans or a MONAI bundle describe, to start from its weights",
+        words="the network of an nnU-Net model or a MONAI bundle, used by `--from`",
         paper="its toolkit",
         source="monai",
         keys=("architecture",),
@@ -263,7 +263,7 @@ NETWORKS: Mapping[NetworkName, NetworkKind] = {
     ),
     "custom": NetworkKind(
         title="a network of your own",
-        words="a module of your own, built by what `factory` names",
+        words="your own module, built by `factory`",
         paper="you",
         source="user",
         keys=("factory",),

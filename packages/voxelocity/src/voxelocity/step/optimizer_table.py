@@ -138,11 +138,11 @@ OPTIMIZERS: Mapping[OptimizerName, OptimizerKind] = {
         group=_inner_matrices,
         # Of the few that are no matrices, two.
         num_kept=1,
-        planned_rate=(8e-3, "learned faster than 4e-3 in our short runs"),
+        planned_rate=(8e-3, "trained faster than 4e-3 in our short runs"),
         planned_momentum=(0.95, "Muon's usual value"),
     ),
     "novograd": OptimizerKind(
-        words="steps along gradients that are scaled by the size of each parameter's",
+        words="steps along gradients that are normalized by the norm of each parameter's gradient",
         paper="Ginsburg et al., arXiv:1905.11286",
         keys=("second_momentum",),
         build=lambda config, groups, rate, _: NovoGrad(groups, learning_rate=rate, betas=_betas(config)),

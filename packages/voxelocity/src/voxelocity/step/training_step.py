@@ -117,7 +117,7 @@ class TrainingStep:
     @property
     def why_no_graph(self) -> str:
         """Why steps are not replayed as a CUDA graph; "" if they are, once a few were eager."""
-        return "it is switched off or not possible here" if self._graphs is None else self._graphs.why_not
+        return "it is turned off or not available here" if self._graphs is None else self._graphs.why_not
 
     def release_graphs(self) -> None:
         """Frees the memory of recorded steps. Later steps are recorded again."""

@@ -73,7 +73,7 @@ class Balance:
         gain = 1.0 - _slowest_s(shares, item_s) / _slowest_s(self.shares, item_s)
         if gain < _LEAST_GAIN:
             return False
-        self._change(shares, f"as the slowest rank then takes {gain:.0%} less time for its forward passes")
+        self._change(shares, f"because the slowest rank then takes {gain:.0%} less time for its forward passes")
         return True
 
     def _change(self, shares: tuple[int, ...], reason: str) -> None:
@@ -119,8 +119,8 @@ def measure_shares(
     if fits and gain < _LEAST_GAIN:
         return equal, limits, ""
     if not fits:
-        return shares, limits, "as equal ones do not fit every device"
-    return shares, limits, f"as a step then takes {gain:.0%} less time on the slowest rank"
+        return shares, limits, "because equal ones do not fit every device"
+    return shares, limits, f"because a step then takes {gain:.0%} less time on the slowest rank"
 
 
 def _usable_bytes(device: torch.device) -> int:

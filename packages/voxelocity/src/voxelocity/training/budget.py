@@ -90,8 +90,8 @@ class Allotment:
         fewest_s, most_s = self.late_s
         late = f"will end at least {duration_text(fewest_s)} and" if fewest_s > 0.0 else "may end"
         return (
-            f"train: a budget of {duration_text(budget_s)} is short: {duration_text(self.begin_s)} went into what "
-            f"comes before training, and validating up to {count_text(num_cases, 'case')} takes about "
+            f"train: a budget of {duration_text(budget_s)} is short: {duration_text(self.begin_s)} went into "
+            f"start-up and preparation, and validating up to {count_text(num_cases, 'case')} takes about "
             f"{duration_text(self.validate_s)} (estimated from a few windows); the run trains for at most a twentieth "
             "of the budget and "
             f"{late} up to {duration_text(most_s)} late: the model's files and the report take up to "

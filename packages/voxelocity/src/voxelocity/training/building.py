@@ -61,7 +61,7 @@ def cache_job(cases: Cases, *, device: DeviceChoice = "auto", overrides: Mapping
     data = planned.plan.data
     if data.cache.tier not in FOLDER_TIERS:
         raise ConfigError(
-            f"cache build: data.cache.tier={data.cache.tier} keeps nothing that a later run could find; choose "
+            f"cache build: data.cache.tier={data.cache.tier} keeps no cases for later runs; choose "
             f"{' or '.join(FOLDER_TIERS)}, or leave the key out"
         )
     return CacheJob(

@@ -197,12 +197,12 @@ def _check_foreground(session: Session, has_foreground: bool, num_filled: int, n
     where = f"of {session.planned.cases.root}"
     if num_filled == num_cases:
         raise DatasetError(
-            f"train: none of the {num_cases} labels {where} holds anything but background, so nothing can be "
-            "learned; are these the right label files?"
+            f"train: none of the {num_cases} labels {where} contains anything but background, so there is nothing to "
+            "train on; are these the right label files?"
         )
     session.warn(
-        f"train: none of the first {num_filled} labels {where} that the rotating cache holds has anything but "
-        "background, so nothing is learned before others replace them; are these the right label files?"
+        f"train: none of the first {num_filled} labels {where} in the rotating cache contains anything but "
+        "background, so training cannot start until others replace them; are these the right label files?"
     )
 
 
@@ -226,7 +226,7 @@ class CacheProgress(WorkProgress):
 
     def finish(self, facts: CachingFacts) -> None:
         """Prints what was done."""
-        found = f", {facts.num_found} of them found ready" if facts.num_found else ""
+        found = f", {facts.num_found} of them already cached" if facts.num_found else ""
         num_cases = facts.num_found + facts.num_prepared
         where = f"in the {self._tier} cache" if facts.num_kept else "not kept"
         part = f", {facts.num_kept} of the cases" if 0 < facts.num_kept < num_cases else ""

@@ -261,8 +261,8 @@ def _plan_budget(
     most_s = max(share, MOST_FIRST_SHARE) * (allotted.end_s - elapsed_s())
     if not train.validate_every_steps and share and validation_s > most_s:
         session.console.print(
-            f"no Dice on the way: a validation takes about {duration_text(validation_s)}, and may take "
-            f"{duration_text(most_s)} of this training; --set train.validation_share=0.1 gives it more",
+            f"no validation during training: it takes about {duration_text(validation_s)}, and may take "
+            f"{duration_text(most_s)} of this training; --set train.validation_share=0.1 allows more",
             highlight=False,
             soft_wrap=True,
         )
@@ -284,8 +284,8 @@ def _write_results(session: Session, state: LoopState, final: FinalScores, pictu
     short = unlearned_text(session, state.step)
     if short and not folder.is_finished():
         session.warn(
-            f"train: this training has no score: {short}. Its figures are those of a network that has learned next to "
-            "nothing; train for longer"
+            f"train: this training has no score: {short}. Its figures are those of an almost untrained network; "
+            "train longer"
         )
     with session.stage("report"):
         save_keep_largest(folder.path, list(final.keep_largest))

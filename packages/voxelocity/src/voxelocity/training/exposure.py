@@ -25,7 +25,7 @@ from voxelocity_observe.core.quantities import listed
 _MOST_SOURCES = 20
 KEY = "start"
 """The key of the model among the choices of a plan."""
-_SAME_NAME, _UNKNOWN = "it was trained on a case of this name", "it does not say which cases it was trained on"
+_SAME_NAME, _UNKNOWN = "it was trained on a case with this name", "it does not record its training cases"
 
 
 def find_exposed(source: SourceModel, cases: Cases, fold: Fold) -> dict[str, str]:
@@ -61,7 +61,7 @@ def exposure_text(planned: Planned) -> str:
     num_held_out = len(planned.cases.split(planned.fold).validation)
     return (
         f"train: {name} may have learned from {len(exposed)} of the {num_held_out} held-out cases "
-        f"({listed(sorted(exposed), 3)}: {reasons}); if it has, their scores are too high, so they are marked"
+        f"({listed(sorted(exposed), 3)}: {reasons}); if so, their scores are too high, so they are marked"
     )
 
 

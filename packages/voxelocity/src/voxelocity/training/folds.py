@@ -105,7 +105,7 @@ def run_folds(
     place, out, called_s = read_place(), request.out, system_clock()
     console = context.console or PlainConsole(quiet=place.rank > 0)
     if RunFolder(out).holds_run:
-        raise OutputError(f"train: {out} holds a run, and folds need a folder of their own; choose another with -o")
+        raise OutputError(f"train: {out} holds a run, but folds need a separate folder; choose another with -o")
     chosen = tuple(dict.fromkeys(request.folds or ())) or _folds_of(cases)
     for fold in chosen:
         cases.split(fold)

@@ -301,8 +301,8 @@ class Loop:
         # All ranks have the same loss and the same weights, so all of them come here.
         case_ids = tuple(case_id for ids in self.session.world.gather(case_ids) for case_id in ids)
         return NonFiniteLossError(
-            f"train: {found} {', '.join(sorted(set(case_ids)))}; look at these scans, or lower "
-            f"optimizer.learning_rate (now {self.plan.optimizer.learning_rate:g})",
+            f"train: {found} {', '.join(sorted(set(case_ids)))}; check these scans, or lower optimizer.learning_rate "
+            f"(now {self.plan.optimizer.learning_rate:g})",
             case_ids=case_ids,
             step=step,
         )

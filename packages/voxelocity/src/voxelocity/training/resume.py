@@ -222,7 +222,7 @@ def check_options(folder: RunFolder, saved: SavedRun, request: TrainRequest) -> 
     """
     if lines := conflicting_options(saved, request):
         raise InputError(
-            f"train: --resume continues the run in {folder.path} as it was started, but was given {in_short(lines)}; "
+            f"train: --resume continues the run in {folder.path} as it was started, but got {in_short(lines)}; "
             "leave out what differs, choose another folder with -o, or replace the run with --overwrite"
         )
 

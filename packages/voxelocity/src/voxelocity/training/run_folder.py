@@ -182,8 +182,8 @@ class RunFolder:
             if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
                 raise self._unwritable(f"{self.path / '.lock'}: {error.strerror or error}") from None
             notice = (
-                f"train: the file system of {self.path} has no locks, so nothing keeps another process from training "
-                "into the same folder; do not start a second one"
+                f"train: the file system of {self.path} has no locks, so a second process could train into the same "
+                "folder; do not start one"
             )
         try:
             remove_abandoned(self.path, names=tuple(file.name for file in self._locked_files()))

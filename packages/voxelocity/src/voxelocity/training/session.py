@@ -142,12 +142,12 @@ class Session:
         self.log.write("interrupted", signal=number)
         if step == 0:
             text = (
-                f"{begin} before the first training step, so there was nothing to save and nothing is lost; "
-                f"the same command with --resume trains the run in {self.folder.path}"
+                f"{begin} before the first training step, so there was no state to save; the same command with "
+                f"--resume trains the run in {self.folder.path}"
             )
         else:
             text = (
-                f"{begin} at step {step}; everything is saved in {self.folder.path}; "
+                f"{begin} at step {step}; the state is saved in {self.folder.path}; "
                 f"the same command with --resume continues from there, {self._page_text()}"
             )
         return InterruptedRunError(text, signal_number=number)

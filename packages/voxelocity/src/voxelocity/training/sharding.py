@@ -34,7 +34,7 @@ def shard_network(session: Session, network: torch.nn.Module) -> Sharding:
     world.run_on_leader(lambda: _check_mode(mode, plan))
     if mode in ("fsdp", "pipeline", "checkpointing"):
         if plan.precision.compile != "none":
-            session.warn(f"train: precision.compile={plan.precision.compile} is not used, as the network is not whole")
+            session.warn(f"train: precision.compile={plan.precision.compile} is not used, because the network is split")
         _warn_of_balance(session, mode)
     return world.run_on_all(
         lambda: shard(
@@ -56,7 +56,7 @@ def _warn_of_balance(session: Session, mode: Mode) -> None:
     if session.world.is_alone or balance in ("auto", "equal") or (mode != "pipeline" and balance != "measured"):
         return
     shown = balance if isinstance(balance, str) else list(balance)
-    instead = "go through all ranks" if mode == "pipeline" else "are shared equally"
+    instead = "pass through all ranks" if mode == "pipeline" else "are shared equally"
     session.warn(f"train: parallel.balance={shown} is not used with parallel.mode={mode}, where batches {instead}")
 
 
@@ -108,8 +108,8 @@ def _choose_mode(session: Session, network: torch.nn.Module) -> tuple[Mode, tupl
 def _check_mode(mode: Mode, plan: Plan) -> None:
     if mode in ("fsdp", "pipeline") and plan.precision.compute == "float16":
         raise ConfigError(
-            f"train: parallel.mode={mode} cannot be combined with precision.compute=float16, whose loss scale ranks "
-            "would have to agree on; set precision.compute=bfloat16 or float32"
+            f"train: parallel.mode={mode} cannot be combined with precision.compute=float16, whose loss scale would "
+            "have to be synchronized between ranks; set precision.compute=bfloat16 or float32"
         )
     if mode == "fsdp" and OPTIMIZERS[plan.optimizer.name].needs_whole:
         raise ConfigError(

@@ -86,7 +86,7 @@ class SourceModel:
             ConfigError: the mapping cannot be read.
         """
         if out is not None and named.resolve() == out.resolve():
-            raise InputError(f"train: --from and -o both name {out}; give the fine-tuned run a folder of its own")
+            raise InputError(f"train: --from and -o both name {out}; give the fine-tuned run a separate folder")
         folder, renamed = _folder_of(named, fold), read_mapping(mapping)
         kind = next((kind for kind in KINDS if kind.holds(folder)), None)
         if kind is None or kind.name == _RUN:

@@ -84,9 +84,9 @@ class Correspondence:
         ]
         new = listed([name for name, index in pairs if index is None], _MOST_NAMED)
         if all(index is None for index in self.channels):
-            texts.append(f"no channel has an earlier name: {new} begin with the mean of the earlier ones")
+            texts.append(f"no channel name matches: {new} start with the mean of the earlier ones")
         elif new:
-            texts.append(f"channel {new} is new and begins with {_NEW_CHANNEL:g} times the mean of the earlier ones")
+            texts.append(f"channel {new} is new and starts with {_NEW_CHANNEL:g} times the mean of the earlier ones")
         return "; ".join(texts)
 
     def output_text(self) -> str:
@@ -146,10 +146,11 @@ class Transfer:
         """All of it in a sentence."""
         parts = [f"{self.num_taken:,} of {count_text(self.num_all, 'parameter')} taken over ({self.share:.1%})"]
         if self.moved:
-            parts.append(f"{count_text(len(self.moved), 'layer')} found by structure, not by name")
+            parts.append(f"{count_text(len(self.moved), 'layer')} matched by structure, not by name")
         if self.initialized:
             parts.append(
-                f"{count_text(len(self.initialized), 'layer')} are initialized, because none has this name and shape: "
+                f"{count_text(len(self.initialized), 'layer')} are initialized, because no layer has this name and "
+                "shape: "
                 f"{listed(list(self.initialized), _MOST_NAMED)}"
             )
         ends = (self.correspondence.channel_text(), self.correspondence.output_text())

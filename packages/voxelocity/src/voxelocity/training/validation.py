@@ -281,7 +281,7 @@ class Validation:
             self._size = self._cost.largest(self._spec.window, left_s)
         if cheaper := self.differences():
             session.warn(
-                "train: the final validation was shortened to keep the time budget: "
+                "train: the final validation was shortened to meet the time budget: "
                 f"{cheaper}; `voxelocity predict` and a full validation may give other scores: "
                 f"{full_command(session.folder.path)}"
             )

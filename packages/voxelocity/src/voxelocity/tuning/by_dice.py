@@ -108,7 +108,7 @@ def dice_document(tuning: DiceTuning) -> Document:
         found.labeled(),
         title,
         target_dice=found.target_dice,
-        target_reason="the highest that all runs reached on the way, rounded down",
+        target_reason="the highest that all runs reached during training, rounded down",
         parity=found.parity,
         notices=[_notice(found)],
         sections=sections,
@@ -123,7 +123,7 @@ def _notice(found: DiceResult) -> str:
             f"Taken: {what}. It was chosen by the Dice of cases that are held out, so later scores on these cases are "
             "somewhat higher than on new ones."
         )
-    return f"Not taken: {what} is neither clearly better nor the same and clearly sooner there."
+    return f"Not taken: {what} is neither clearly better nor the same and clearly faster there."
 
 
 def _trainings(trainings: Sequence[DiceTrial]) -> Block:

@@ -119,10 +119,10 @@ def rate_document(result: RateResult) -> Document:
     use: list[Block] = []
     if test.chosen is not None:
         taken = (
-            "Later plans on this machine for this network, data set, optimizer, loss and schedule take it; --no-tuned "
-            "leaves it out."
+            "Later plans on this machine for this network, data set, optimizer, loss and schedule use it; --no-tuned "
+            "ignores it."
         )
-        left = "The plan keeps its own rate. A run takes this one with the option below; with --keep, later plans do."
+        left = "The plan keeps its own rate. The option below sets the tuned rate for one run, --keep for later plans."
         use = [Text(text=taken if result.kept else left), Code(text=set_option)]
     return Document(
         kind="tuning",
@@ -130,8 +130,8 @@ def rate_document(result: RateResult) -> Document:
         verdict=verdict,
         summary=f"{len(test.rates)} training steps in {duration_text(result.outcome.seconds)}: {test.reason}.",
         notices=[
-            "A range test sees the first steps alone. Only trainings say whether a rate is better at their end: two "
-            "runs, compared by voxelocity report."
+            "A range test covers only the first steps. To know whether a rate is better at the end of a training, "
+            "compare two runs with voxelocity report."
         ],
         cards=[
             Card(name="Chosen", value=chosen, note="the smaller of the next, and a tenth of the one after it"),

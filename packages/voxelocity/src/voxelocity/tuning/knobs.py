@@ -35,11 +35,11 @@ def run_knobs(planned: Planned, *, fixed: Collection[str] = (), names: Collectio
     for name in names:
         if name in CHANGE_RESULTS:
             raise ConfigError(
-                f"tune: {name} changes what is learned, so speed alone cannot choose it; use --for time-to-dice, which "
-                "compares the Dice that trainings reach"
+                f"tune: {name} changes results, so it cannot be chosen by speed; use --for time-to-dice, which "
+                "compares the Dice of trainings"
             )
         if name in fixed:
-            raise ConfigError(f"tune: {name} is to be searched, but your configuration fixes it; leave one of them out")
+            raise ConfigError(f"tune: {name} should be searched, but your configuration sets it; leave one of them out")
     knobs = tuple(
         Knob(name=key, choices=(values[key],), default=values[key])
         if key in fixed

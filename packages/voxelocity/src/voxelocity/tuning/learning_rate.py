@@ -50,7 +50,7 @@ class RangeTest:
     def reason(self) -> str:
         """Why the rate was chosen, in words."""
         if self.chosen is None:
-            return "the loss did not fall at any rate, so nothing follows from the test"
+            return "the loss did not fall at any rate, so the test gives no rate"
         return (
             f"range test of {len(self.rates)} steps: the loss fell fastest at {self.steepest:.1e} and was least at "
             f"{self.least:.1e}; the smaller of the former and a tenth of the latter"

@@ -43,9 +43,9 @@ from voxelocity_observe.document.charts import Points, Series, time_chart, xy_ch
 BEFORE, AFTER = "before", "after"
 
 _ENDED = {
-    "trials": "all trials were made",
+    "trials": "all trials were run",
     "time": "the time was used up",
-    "exhausted": "nothing was left to try",
+    "exhausted": "no settings were left to try",
 }
 _PHASES = {
     "default": "own settings",
@@ -155,14 +155,14 @@ def verdict(result: MeasuredTuning, before: MeasuredSettings | None, after: Meas
             return f"No settings finished each time they were tried. The first failure: {kind}, {reason}"
         peaks = [peak for outcome in outcomes if (peak := peak_bytes(outcome, on_device=result.on_device))]
         least = f"; the smallest try took {bytes_text(min(peaks))}" if peaks else ""
-        return f"No settings fit into the memory with room to spare{least}. Raise --memory-limit, or {result.smaller}."
+        return f"No settings fit into the memory with a margin{least}. Raise --memory-limit, or {result.smaller}."
     if before is None:
         return (
             f"{owner.capitalize()}'s own settings did not fit; with the tuned ones a run trains on "
             f"{_middle(after.rates)} images a second and takes {bytes_text(after.peak_bytes)}."
         )
     if not result.values:
-        return f"Nothing was clearly better than {owner}'s own settings, so they stay."
+        return f"No settings were clearly better than {owner}'s own settings, so they stay."
     if after == before:
         # The own settings are outside of a range.
         return (
@@ -195,7 +195,7 @@ def _middle(values: Sequence[float]) -> str:
 
 def _cards(result: MeasuredTuning, before: MeasuredSettings | None, after: MeasuredSettings | None) -> list[Card]:
     failed = sum(not trial.outcome.is_finished for trial in result.study.trials)
-    note = f"{failed} of them failed, which is a result too" if failed else "none of them failed"
+    note = f"{failed} of them failed, which also counts as a result" if failed else "none of them failed"
     trials = Card(name="Trials", value=str(len(result.study.trials)), note=note)
     if before is None or after is None:
         return [trials]
@@ -354,7 +354,7 @@ def _use(result: MeasuredTuning) -> list[Block]:
         return []
     sets = " ".join(f"--set {key}={json.dumps(value)}" for key, value in result.values.items())
     if result.kept is None:
-        return [Text(text="Nothing was kept. A single run takes the settings with:"), Code(text=sets)]
+        return [Text(text="The result was not stored. To use the settings in a single run:"), Code(text=sets)]
     return [
         fact_table(
             "Kept",

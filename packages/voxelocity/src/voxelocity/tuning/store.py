@@ -218,8 +218,8 @@ def _check_file(path: Path) -> None:
 
 def _damaged(path: Path, reason: object) -> OutputError:
     return OutputError(
-        f"tune: {path} holds what no tuning writes ({reason}); name another folder with -o, or begin again with "
-        "--overwrite"
+        f"tune: {path} contains objects that tuning does not write ({reason}); name another folder with -o, or start "
+        "again with --overwrite"
     )
 
 

@@ -85,7 +85,7 @@ class Search:
         if not self.knobs:
             raise ConfigError("tune: nothing is left to search; name at least one setting")
         if self.num_trials < 1 or self.num_confirmations < 1:
-            raise ConfigError(f"tune: {self.num_trials} trials cannot find anything; give a number from 1")
+            raise ConfigError(f"tune: {self.num_trials} trials cannot find a result; give a number from 1")
         if not 0.0 <= self.headroom < 1.0:
             raise ConfigError(f"tune: a headroom of {self.headroom} leaves no memory; give a share from 0 to below 1")
         if self.time_budget_s < 0.0 or self.limits.seconds <= 0.0:

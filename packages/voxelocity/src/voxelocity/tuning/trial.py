@@ -280,7 +280,7 @@ def _judged(
     if status == 0 and measurements:
         return outcome("finished", values=measurements)
     if status == -signal.SIGKILL:
-        return outcome("out_of_memory", "ended by SIGKILL, as the kernel does where memory is used up")
+        return outcome("out_of_memory", "ended by SIGKILL, as the kernel does when memory is full")
     if status != 0 and any(words in printed for words in _MEMORY_WORDS):
         return outcome("out_of_memory", last)
     if status == 0:

@@ -60,8 +60,8 @@ _MEMORY_MARGIN = 0.03
 # What the page says of a plan.
 _SMALLER = "plan a smaller run: --set data.batch_size=1, or a smaller data.patch.shape_voxel"
 _NOTE = (
-    "Batch size, learning rate and number format change what is learned. They stay as planned, and are compared by the "
-    "Dice of trainings with `--for time-to-dice`."
+    "Batch size, learning rate and number format change results. They stay as planned; `--for time-to-dice` compares "
+    "them by the Dice of trainings."
 )
 
 

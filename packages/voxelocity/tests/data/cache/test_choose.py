@@ -87,8 +87,8 @@ def test_memory_that_cannot_be_shared_is_reported_with_its_price_and_used_all_th
     assert (tier.get("a").load().image == 3).all()
     assert messages == [
         "cache: prepared cases cannot be shared between processes (/dev/shm has 64 MB of the 1000 MB budget free): "
-        "each training process on this machine keeps its own copy; nothing changes for one process, otherwise enlarge "
-        "/dev/shm (docker run --shm-size)"
+        "each training process on this machine keeps its own copy; with one process nothing changes; with several, "
+        "enlarge /dev/shm (docker run --shm-size)"
     ]
 
 

@@ -76,7 +76,7 @@ def test_bytes_are_counted_and_never_exceed_the_budget(device):
     tier.put("a", volume())
     tier.put("b", volume(label=False))
     assert tier._num_bytes == tier.get("a").num_bytes + tier.get("b").num_bytes == 1072 + 848
-    with pytest.raises(CacheFullError, match=r"no room for case 'c' of 0\.0 MB, 0\.0 MB of 0\.0 MB are left; raise"):
+    with pytest.raises(CacheFullError, match=r"no space for case 'c' of 0\.0 MB, 0\.0 MB of 0\.0 MB are left; raise"):
         tier.put("c", volume("c"))
     with pytest.raises(
         EntryTooLargeError, match=r"case 'd' takes .* MB, the whole tier is .* raise data\.cache\.device_max_bytes"

@@ -327,7 +327,7 @@ def test_entries_in_use_by_another_process_or_this_one_stay_and_the_limit_is_nam
     tier = limited(tmp_path, num_entries=2)
     tier.put("own", make_volume(1))
     with pytest.raises(
-        CacheFullError, match=rf"no room for case 'case é 2' .*in {tmp_path}; raise data\.cache\.folder"
+        CacheFullError, match=rf"no space for case 'case é 2' .*in {tmp_path}; raise data\.cache\.folder"
     ):
         tier.put("more", make_volume(2))
     assert tier.keys() == ["first", "own"]

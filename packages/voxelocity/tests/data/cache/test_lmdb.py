@@ -64,7 +64,7 @@ def test_removed_entry_in_use_is_a_clear_error(tmp_path):
     tier.drop(KEY)
     with pytest.raises(
         CacheError,
-        match=rf"entry {KEY} of .* was removed while it was in use; it is made again when the case is taken",
+        match=rf"entry {KEY} of .* was removed while it was in use; it is prepared again when the case is used",
     ):
         got.load()
 

@@ -72,4 +72,4 @@ def test_a_process_that_holds_a_lock_and_is_stopped_is_not_waited_for_without_en
         assert path.exists(), "the lock of another process was removed"
     assert len(messages) == 1
     assert str(folder) in messages[0]
-    assert "is prepared here too" in messages[0]
+    assert "also prepares the case" in messages[0]

@@ -71,7 +71,7 @@ def test_when_the_budget_is_used_up_the_cache_continues_behind_it_and_says_so_on
     assert values(tier, [f"k{n}" for n in range(5)]) == {f"k{n}": n for n in range(5)}
     assert on_disk(tmp_path) == ["k2", "k3", "k4"]
     assert machine.messages == [
-        "cache: the memory tier has no room for case 'case_2' (0.0 MB); the cache continues in the disk tier in X, "
+        "cache: the memory tier has no space for case 'case_2' (0.0 MB); the cache continues in the disk tier in X, "
         "which is slower to read"
     ]
 

@@ -96,9 +96,9 @@ def test_another_number_of_axes_is_refused(save, shape: tuple[int, ...], said: s
         (DATATYPE_AT, struct.pack("<h", 777), r"the voxel type is unknown \(NIfTI code 777\)"),
         (DATATYPE_AT, struct.pack("<h", 32), "the voxel type is .*complex64"),
         (SLOPE_AT, struct.pack("<ff", 2.0, float("nan")), "scl_slope is 2.0 but scl_inter is nan"),
-        (VOX_OFFSET_AT, struct.pack("<f", 16.0), "places the voxels at byte 16, inside the header of 352 bytes"),
+        (VOX_OFFSET_AT, struct.pack("<f", 16.0), "puts the voxels at byte 16, inside the header of 352 bytes"),
         *(
-            (VOX_OFFSET_AT, struct.pack("<f", start), "the header places the voxels at byte .*; export the file again")
+            (VOX_OFFSET_AT, struct.pack("<f", start), "the header puts the voxels at byte .*; export the file again")
             for start in (float("inf"), 1e30, 2.0**31, float("nan"), 100.0)
         ),
         *(

@@ -62,7 +62,7 @@ def test_the_origin_and_the_scale_of_spm_are_used(tmp_path, order):
 def test_a_matrix_next_to_analyze_is_not_overlooked(tmp_path):
     nib.Spm99AnalyzeImage(VOXELS, AFFINE).to_filename(tmp_path / "a.img")
     assert (tmp_path / "a.mat").is_file()
-    with pytest.raises(ScanError, match=r"a\.hdr: a\.mat places its voxels in space, and is not read; save both"):
+    with pytest.raises(ScanError, match=r"a\.hdr: a\.mat defines its orientation and is not supported; save both"):
         read_header(tmp_path / "a.hdr")
 
 
@@ -97,7 +97,7 @@ def test_half_a_pair_and_other_headers_are_refused_in_words(tmp_path):
     with pytest.raises(ScanError, match=r"a\.hdr: a\.img, the file of its voxels, is not there; copy both"):
         read_header(tmp_path / "a.hdr")
     (tmp_path / "a.img").symlink_to("/proc/self/environ")
-    with pytest.raises(ScanError, match=r"its voxels are a link to /proc/.*, which is a file of the system"):
+    with pytest.raises(ScanError, match=r"its voxels are a link to /proc/.*, which is a system file"):
         read_header(tmp_path / "a.hdr")
     (tmp_path / "a.hdr").write_bytes(header[:344] + b"nj1\0")
     with pytest.raises(ScanError, match=r"a\.hdr: this is not the header of a pair of NIfTI or Analyze"):

@@ -189,7 +189,7 @@ def test_threads_of_the_feed_use_the_device_that_was_current_where_it_was_made(
 
 def test_a_feed_for_a_missing_device_is_refused_before_any_batch(blob_refs, data_config, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="'cuda' was asked for"):
+    with pytest.raises(ConfigError, match="'cuda' was requested"):
         Feed(prepared(blob_refs, data_config()), data_config(), device="cuda")
 
 

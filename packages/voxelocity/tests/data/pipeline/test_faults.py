@@ -161,7 +161,7 @@ def test_chunks_that_do_not_decode_are_prepared_again_in_mid_run_with_the_same_p
     assert set(cases.prepared) == {"case_2"}
     assert len(cases.warnings) == 1
     assert "the entry of case 'case_2' is damaged and was dropped" in cases.warnings[0]
-    assert cases.warnings[0].endswith("it is made again when the case is taken")
+    assert cases.warnings[0].endswith("it is prepared again when the case is used")
     assert fill(NotedCases(blob_refs, config)).num_found == 5
 
 

@@ -39,5 +39,5 @@ def test_images_in_the_place_of_labels_are_noticed(tmp_path):
     nib.save(nib.Nifti1Image(label, np.eye(4)), tmp_path / "label.nii")
     ref = VolumeRef(case_id="a", images=(tmp_path / "image.nii",), label=tmp_path / "label.nii")
     cases = Cases(name="toy", root=tmp_path, layout="csv", channels=("CT",), labels={}, refs=(ref,))
-    with pytest.raises(DatasetError, match=r"hold 300 different values.*or images\? Up to 65,535 can be learned if"):
+    with pytest.raises(DatasetError, match=r"hold 300 different values.*or images\? Up to 65,535 can be trained if"):
         declare_labels(cases, num_threads=1)

@@ -55,7 +55,7 @@ def test_overlapping_masks_name_the_worst_pair_and_are_counted(tmp_path, save):
         save("p1/c.nii.gz", np.uint8([0, 0, 0, 1, 0])),
     ]
     labels, overlapping = classes_of_masks(tmp_path, {"p1": files})
-    assert overlapping == "Masks overlap: in p1, 2 voxels lie in a and in b (and 1 in others), and are taken as b."
+    assert overlapping == "Masks overlap: in p1, 2 voxels lie in a and in b (and 1 in others), and count as b."
     assert merged(tmp_path, files, labels) == ([1, 2, 2, 3, 0], 3)
 
 

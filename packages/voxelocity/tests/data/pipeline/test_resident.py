@@ -68,7 +68,7 @@ def test_a_device_that_holds_nearly_all_cases_says_so_once(blob_refs, in_front):
     assert sum(feed._supply._front._tier.get(str(case)) is not None for case in range(5)) == 4
     assert len(messages) == 1
     assert re.fullmatch(
-        r"cache\.device: no room for case 'case_\d' of 0\.0 MB, 0\.0 MB of 0\.1 MB are left; raise "
+        r"cache\.device: no space for case 'case_\d' of 0\.0 MB, 0\.0 MB of 0\.1 MB are left; raise "
         r"data\.cache\.device_max_bytes; cases that are not there yet are copied from the tier behind it for each "
         r"batch",
         messages[0],

@@ -209,7 +209,7 @@ def test_the_table_that_is_proposed_pairs_as_init_does(tmp_path, touch):
 @pytest.mark.parametrize(
     ("files", "texts"),
     [
-        (["a.nii"], ["no name of a file or folder says which are labels", "image,label", "a.nii,LABEL FILE"]),
+        (["a.nii"], ["no file or folder name marks the labels", "image,label", "a.nii,LABEL FILE"]),
         (["x.nii", "masks/y.nii"], ["no label shares its name", "image,label", "x.nii,LABEL FILE"]),
         (
             [f"{p}/{name}.nii.gz" for p in ("s1", "s2") for name in ("ct", "masks/liver", "masks/spleen")],

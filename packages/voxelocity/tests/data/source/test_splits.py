@@ -180,7 +180,7 @@ def test_sides_and_points_in_time_are_of_one_patient(case_ids, wanted):
 def test_where_names_tell_nothing_neighbors_share_a_fold_and_a_warning_shows_two():
     names = [f"{chr(97 + number)}{'xyzw'[number % 4] * (number + 1)}{7 * number}" for number in range(20)]
     with pytest.warns(
-        UserWarning, match=r"such as ax0 and byy7, do not tell which are of one patient.*column 'patient'"
+        UserWarning, match=r"such as ax0 and byy7, do not show which are of one patient.*column 'patient'"
     ):
         refs, _ = assign_folds(refs_of(names), num_folds=5)
     assert [ref.fold for ref in refs] == [number // 4 for number in range(20)]
@@ -202,7 +202,7 @@ def test_cases_in_no_fold_are_a_fixed_test_set(tmp_path):
     path = tmp_path / "splits_final.json"
     path.write_text(json.dumps([{"train": ["a"], "val": ["b"]}, {"train": ["b"], "val": ["a"]}]))
     refs = [VolumeRef(case_id=name, images=(Path(name),), label=Path(name)) for name in "abc"]
-    with pytest.warns(UserWarning, match="places 1 of 3 cases in no fold, such as 'c'; they are a fixed test set"):
+    with pytest.warns(UserWarning, match="places 1 of 3 cases in no fold, such as 'c'; they are a test set"):
         found, num_folds = assign_folds(refs, num_folds=5, splits_file=path)
     assert ([(ref.case_id, ref.fold) for ref in found], num_folds) == ([("a", 1), ("b", 0)], 2)
 

@@ -362,7 +362,7 @@ def test_a_prediction_in_another_order_of_axes_is_turned_onto_its_truth_and_that
     ]
     (notice,) = found.notices
     assert notice.startswith("2 of 3 cases, such as 'a': the truth and the prediction (a.nii.gz) hold the same places")
-    assert "as PIL; the axes of the latter are turned" in notice
+    assert "as PIL; the latter is reoriented" in notice
 
 
 def test_predictions_that_nibabel_saved_from_floats_have_the_scores_of_whole_numbers(folders):

@@ -70,7 +70,7 @@ def test_masks_that_overlap_are_each_compared_whole(tmp_path, names):
         note=lambda kind, text: notes.append(text),
     )
     assert dice_of(pair) == pytest.approx(expected_dice(predicted, true))
-    assert all("structures overlap" in note and "each of them is compared whole" in note for note in notes)
+    assert all("structures overlap" in note and "each of them is compared separately" in note for note in notes)
     assert len(notes) == 2
 
 
@@ -87,7 +87,7 @@ def test_masks_that_overlap_follow_values_that_cannot(tmp_path):
     )
     assert np.array_equal(pair.truth, label)
     both = (true["organ"] & true["lesion"]).sum()
-    assert f"{both} voxels lie in organ and in lesion, and are taken as lesion" in notes[0]
+    assert f"{both} voxels lie in organ and in lesion, and count as lesion" in notes[0]
 
 
 @pytest.mark.parametrize("are_masks", [(True, True), (True, False), (False, True)])

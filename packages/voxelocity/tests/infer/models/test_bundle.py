@@ -197,7 +197,10 @@ def test_disabled_transforms_are_left_out(tmp_path):
 
 
 REFUSED = {
-    "Lambdad": (config({"_target_": "Lambdad", "keys": "image", "func": "$abs"}), "(Lambdad) is not among the transf"),
+    "Lambdad": (
+        config({"_target_": "Lambdad", "keys": "image", "func": "$abs"}),
+        "(Lambdad) is not among the supported transf",
+    ),
     "own class": (config({"_target_": "scripts.my.Crop"}), "scripts.my.Crop, which is not MONAI's"),
     "expression": (
         config({**SPACED, "pixdim": "$numpy.ones(3)"}),
@@ -215,7 +218,10 @@ REFUSED = {
         config({**SPACED, "pixdim": "@preprocessing::transforms::2::pixdim"}),
         "follows more than 20 ref",
     ),
-    "network": (config(network={"_target_": "HighResNet"}), "(HighResNet) is not among MONAI's networks"),
+    "network": (
+        config(network={"_target_": "HighResNet"}),
+        "(HighResNet) is not among the supported networks of MONAI",
+    ),
     "part of a network": (config(network={"_target_": "TopologyInstance"}), "(TopologyInstance) is not among"),
     "network of others": (
         config(network={"_target_": "os.system", "command": "ls"}),
@@ -232,7 +238,7 @@ REFUSED = {
     "no inverse": (config(SPACED, post=(SOFTMAX, ARGMAX)), "has no Invertd"),
     "nearest": (config(SPACED, post=(SOFTMAX, {**INVERSE, "nearest_interp": True}, ARGMAX)), "has nearest_interp true"),
     "order": (config(post=(ARGMAX, SOFTMAX)), "is AsDiscreted, Activationsd; Activationsd must come before"),
-    "holes": (config(post=(ARGMAX, {"_target_": "FillHoles"})), "(FillHoles) is not known here"),
+    "holes": (config(post=(ARGMAX, {"_target_": "FillHoles"})), "(FillHoles) is not supported"),
     "overlapping": (config(post=(SIGMOID, THRESHOLD)), "threshold 0.5 for 3 channels, which may overlap"),
     "lambda": (
         config(post=(SIGMOID, THRESHOLD, {"_target_": "Lambdad", "keys": "pred", "func": "$lambda x: x.sum(0)"})),

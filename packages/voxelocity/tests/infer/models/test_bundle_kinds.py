@@ -317,7 +317,7 @@ def test_a_volume_that_the_network_cannot_take_whole_is_refused_by_its_size(tmp_
 @pytest.mark.filterwarnings("ignore")
 def test_whole_volumes_are_predicted_in_eager_mode(tmp_path, scans):
     model = open_model(save_kind(tmp_path / "b", KINDS["template"], scans[:1]))
-    with pytest.raises(InputError, match=r"gives whole volumes to its network.*leave it out"):
+    with pytest.raises(InputError, match=r"passes whole volumes of different shapes to its network.*leave it out"):
         check_model("onnxruntime", model, CPU)
     check_model("auto", model, CPU)
     assert load_chosen("auto", model, num_windows=9, device=CPU, warn=print, note=print).runtime == EAGER

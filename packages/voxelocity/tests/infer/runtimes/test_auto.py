@@ -59,7 +59,7 @@ def test_the_quickest_is_chosen_and_said_with_its_figures(tmp_path):
     (note,) = stage.notes
     assert "runtime fast for 10000 windows: 0.20 s per window, 21 s to build (eager 1.0 s, slow 2.0 s)" in note
     assert "differ from eager's by 0.0001 at most" in note
-    assert "measured now and remembered" in note
+    assert "measured now and stored" in note
 
 
 def test_a_short_batch_that_is_held_up_once_does_not_cost_a_runtime_its_choice(tmp_path):
@@ -170,7 +170,7 @@ def test_a_damaged_memory_is_measured_again(tmp_path, content):
         content = json.dumps(json.loads(path.read_text()) | {"trials": json.loads(content.removeprefix("trials:"))})
     path.write_text(content)
     assert stage.choose(tmp_path) == "fast"
-    assert "measured now and remembered" in stage.notes[0]
+    assert "measured now and stored" in stage.notes[0]
 
 
 def test_a_batch_that_does_not_fit_leaves_the_choice_to_the_window_engine(tmp_path):

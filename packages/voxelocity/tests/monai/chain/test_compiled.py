@@ -188,27 +188,29 @@ def test_a_part_of_a_chain_is_run_as_compose_does() -> None:
 
 
 def test_a_lazy_call_is_refused() -> None:
-    with pytest.raises(ChainError, match=r"cannot run with lazy=True; call the Compose it was made of"):
+    with pytest.raises(ChainError, match=r"cannot run with lazy=True; call the original Compose"):
         compile(Compose([RandFlipd("a")]))({"a": torch.zeros(1, 3, 3)}, lazy=True)
 
 
 def test_a_chain_that_logs_is_refused() -> None:
-    with pytest.raises(ChainError, match=r"log_stats=True is not compiled: .* Set log_stats=False, or use MONAI's own"):
+    with pytest.raises(
+        ChainError, match=r"log_stats=True is not compiled: .* Set log_stats=False, or use MONAI's Compose"
+    ):
         compile(Compose([RandFlipd("a")], log_stats=True))
 
 
 def test_what_cannot_be_read_is_reported_and_never_kept_for_other_runs(tmp_path: Path) -> None:
     numbers = (number for number in range(9))
     chain = Compose([Lambdad("a", lambda x: x + next(numbers))])
-    with pytest.warns(UserWarning, match="for this run alone") as messages:
+    with pytest.warns(UserWarning, match="for this run only") as messages:
         compiled = compile(chain, cache=tmp_path / "kept")
     assert len(messages) == 1
     text = str(messages[0].message)
     assert text.startswith(
-        "voxelocity.monai.compile: prepared items are kept in memory, for this run alone, and not in "
-        f"{tmp_path / 'kept'}, because another run could not tell whether they are still valid: transform 0 (Lambdad)"
+        "voxelocity.monai.compile: prepared items are kept in memory, for this run only, and not in "
+        f"{tmp_path / 'kept'}, because another run could not check whether they are still valid: transform 0 (Lambdad)"
     )
-    assert text.endswith("Put functions and plain values into the chain")
+    assert text.endswith("Use only functions and plain values in the chain")
     assert compiled({"a": 1}) == {"a": 1}
     assert not (tmp_path / "kept").exists()
     assert compiled.plan().notes[-1].startswith("Never kept for later runs: transform 0 (Lambdad)")

@@ -57,7 +57,7 @@ class _Own(Compose):
     ("compose", "words"),
     [
         (_Own([PLUS]), "_Own is a custom container"),
-        (Compose([PLUS], log_stats="a logger"), "log_stats is set: MONAI's own run logs"),
+        (Compose([PLUS], log_stats="a logger"), "log_stats is set: only MONAI's code logs"),
         (Compose([RandFlip()], lazy=True), "lazy=True cannot be split"),
     ],
 )

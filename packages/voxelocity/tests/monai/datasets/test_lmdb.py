@@ -92,7 +92,7 @@ def test_other_data_replace_its_own_entries_and_leave_other_files(sets, filled, 
 
 def test_a_chain_that_cannot_be_fingerprinted_leaves_nothing_behind(sets, tmp_path):
     log = open(tmp_path / "log.txt", "a")  # noqa: SIM115
-    with pytest.warns(UserWarning, match="LMDBDataset: prepared items are kept for this run alone"):
+    with pytest.warns(UserWarning, match="LMDBDataset: prepared items are kept for this run only"):
         dataset = lmdb_set(sets, [1], [Lambda(lambda x: (log.write("x"), torch.ones(1))[1])], tmp_path)
     path = dataset.db_file.resolve()
     assert first_values(dataset) == [1]
@@ -125,7 +125,7 @@ def test_an_object_that_torch_refuses_to_load_is_named_with_the_cure(sets, tmp_p
 def test_refused_arguments_and_foreign_files_are_reported(sets, filled, tmp_path):
     with pytest.raises(ConfigError, match="cache_dir must be given"):
         lmdb_set(sets, [1], [filled()], "")
-    with pytest.raises(ConfigError, match="lock = False is not possible: two processes that write would destroy"):
+    with pytest.raises(ConfigError, match="lock = False is not possible: two writing processes would corrupt"):
         lmdb_set(sets, [1], [filled()], tmp_path, lmdb_kwargs={"lock": False})
     (tmp_path / "other.lmdb").write_bytes(b"no database" * 1000)
     with pytest.raises(CacheError, match=r"other\.lmdb is not an LMDB file of this version, or it is damaged"):

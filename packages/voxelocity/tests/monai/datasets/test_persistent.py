@@ -115,7 +115,7 @@ def test_an_object_that_torch_refuses_to_load_is_named_with_the_cure(sets, tmp_p
     dataset = sets.PersistentDataset([item], Compose([]), tmp_path)
     assert dataset[0] == item
     with pytest.warns(
-        UserWarning, match=r"it holds a pathlib[\w.]*\.PosixPath; convert that in the chain, or set weights_"
+        UserWarning, match=r"it holds a pathlib[\w.]*\.PosixPath; convert it in the chain, or set weights_"
     ):
         assert dataset[0] == item
 
@@ -183,16 +183,16 @@ def test_a_chain_that_cannot_be_fingerprinted_is_kept_for_this_data_set_alone(se
     log = open(tmp_path / "log.txt", "a")  # noqa: SIM115
     chain = Compose([Lambda(lambda x: (log.write(f"{x} "), torch.ones(2) * x)[1])])
     cache = tmp_path / "cache"
-    with pytest.warns(UserWarning, match="for this run alone") as caught:
+    with pytest.warns(UserWarning, match="for this run only") as caught:
         dataset = sets.PersistentDataset([1, 2], chain, cache)
     (text,) = [str(warning.message) for warning in caught]
     assert text.startswith(
-        "PersistentDataset: prepared items are kept for this run alone, because another run could not tell"
+        "PersistentDataset: prepared items are kept for this run only, because another run could not check"
     )
-    assert "transform 0 (Lambda).func (closed over): a TextIOWrapper has no content that could be read" in text
+    assert "transform 0 (Lambda).func (closed over): a TextIOWrapper has no readable content" in text
     assert first_values(dataset) == first_values(dataset) == [1, 2]
     assert len(entries(cache)) == 2
-    with pytest.warns(UserWarning, match="for this run alone"):
+    with pytest.warns(UserWarning, match="for this run only"):
         other = sets.PersistentDataset([1, 2], chain, cache)
     assert first_values(other) == [1, 2]
     log.close()
@@ -210,7 +210,7 @@ def test_no_other_thread_sees_a_chain_that_cannot_be_fingerprinted_without_its_o
                 endings.append(value)
             super().__setattr__(name, value)
 
-    with open(tmp_path / "log.txt", "a") as log, pytest.warns(UserWarning, match="for this run alone"):
+    with open(tmp_path / "log.txt", "a") as log, pytest.warns(UserWarning, match="for this run only"):
         Watched([1], Compose([Lambda(lambda x: (log.write("x"), x)[1])]), tmp_path / "cache")
     assert [ending.startswith("-once-") for ending in endings] == [True]
 

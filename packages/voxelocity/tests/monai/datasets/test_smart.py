@@ -135,11 +135,11 @@ def test_a_cache_that_holds_all_items_replaces_nothing_and_says_so(sets):
 
 
 def test_refused_arguments_are_reported_with_the_cure(sets):
-    with pytest.raises(ConfigError, match=r"replace_rate = 0 would never replace anything; give a number above 0"):
+    with pytest.raises(ConfigError, match=r"replace_rate = 0 would never replace an item; give a number above 0"):
         smart(sets, list("123"), replace_rate=0)
     with pytest.raises(ConfigError, match=r"runtime_cache = 'threads' is not possible: .*leave it False, or use"):
         smart(sets, list("123"), runtime_cache="threads")
-    with pytest.raises(ConfigError, match=r"manage_replacement has no use here; call start\(\)"):
+    with pytest.raises(ConfigError, match=r"manage_replacement is not used here; call start\(\)"):
         smart(sets, list("12345"), cache_num=4).manage_replacement()
 
 

@@ -109,7 +109,7 @@ def test_what_is_left_to_monai_is_reported_in_words():
     only_numpy.readers = [NumpyReader(), Mine()]
     assert why_not(only_numpy) == "none of its readers is MONAI's NibabelReader"
     assert why_not(LoadImaged("a", reader=NibabelReader(as_closest_canonical=True))) == (
-        "its reader turns the axes as it reads (as_closest_canonical=True); use Orientationd instead"
+        "its reader reorients while reading (as_closest_canonical=True); use Orientationd instead"
     )
     gpu = NibabelReader()
     gpu.to_gpu = True
@@ -131,6 +131,6 @@ def test_a_damaged_file_that_monai_takes_is_warned_of(tmp_path):
     content = bytearray(path.read_bytes())
     content[-6] ^= 1
     path.write_bytes(content)
-    with pytest.warns(UserWarning, match=r"a\.nii\.gz: the gzip data is damaged .*MONAI reads it, and its"):
+    with pytest.warns(UserWarning, match=r"a\.nii\.gz: the gzip data is damaged .*MONAI's code reads it, and its"):
         found = faster(LoadImage())(path)
     assert np.array_equal(found, LoadImage()(path))

@@ -161,8 +161,8 @@ def test_an_item_that_holds_an_object_is_reported_once_and_not_kept(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
     assert messages == [
         f"voxelocity.monai: prepared items are not kept in {tmp_path}, but prepared again each time they are used: "
-        "item['reader'] is a threading.Event, and files hold only plain data. Make such values after the first random "
-        "transform, or use cache='memory'"
+        "item['reader'] is a threading.Event, and files hold only plain data. Create such values after the first "
+        "random transform, or use cache='memory'"
     ]
 
 

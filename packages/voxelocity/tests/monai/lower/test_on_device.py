@@ -151,7 +151,7 @@ def test_a_batch_of_the_guides_chain_waits_for_nothing() -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert batches[0]["image"].is_cuda
-    assert not [note for note in dataset.plan().notes if "by MONAI" in note]
+    assert not [note for note in dataset.plan().notes if "with MONAI's code" in note]
 
 
 def _items(side: int, num: int = 3) -> list[dict[str, Any]]:
@@ -273,9 +273,10 @@ def test_what_cannot_be_equalled_on_a_device_runs_by_monai_and_the_plan_says_why
 def test_the_plan_names_each_transform_that_ran_by_monai() -> None:
     chain = Chain(mt.Compose([mt.RandShiftIntensityd("image", 0.5, prob=1.0), mt.RandFlipd("label", 1.0, 0)]))
     chain.make(chain.defer({"image": torch.ones((1, 4)), "label": torch.ones((1, 4, 4, 4))}))
-    (note,) = [note for note in chain.plan().notes if "by MONAI" in note]
+    (note,) = [note for note in chain.plan().notes if "with MONAI's code" in note]
     assert note == (
-        "RandShiftIntensityd ran by MONAI on some data: it was not a dense array of channels and two or three spatial "
+        "RandShiftIntensityd ran with MONAI's code on some data: it was not a dense array of channels and two or "
+        "three spatial "
         "axes."
     )
 

@@ -125,7 +125,7 @@ def test_cases_from_other_plans_are_replaced_only_if_asked_for(places):
     call(configurations=("3d_fullres",))
     write_plans(folder, spacing=(2.0, 2.0, 2.0))
     with pytest.raises(
-        OutputError, match=r"nnUNetPlans_3d_fullres is there, from other files or plans, .* --overwrite"
+        OutputError, match=r"nnUNetPlans_3d_fullres is there, made from other files or plans, .* --overwrite"
     ):
         call(configurations=("3d_fullres",))
     call(configurations=("3d_fullres",), overwrite=True)
@@ -152,7 +152,7 @@ class Evil:
 def test_notes_that_would_run_code_are_refused(tmp_path, capsys):
     path = tmp_path / "case.pkl"
     path.write_bytes(pickle.dumps({"spacing": Evil()}))
-    with pytest.raises(InputError, match=r"the notes of a case hold builtins.print, which may run code"):
+    with pytest.raises(InputError, match=r"the properties of a case contain builtins.print, which may run code"):
         verify._read(path)
     assert capsys.readouterr().out == ""
     notes = {"spacing": [np.float64(1.5)], "class_locations": {(1, 2): np.zeros((2, 4), np.int64)}}

@@ -177,7 +177,7 @@ def test_on_a_cpu_a_quarter_of_the_limit_stays_free_for_what_a_training_also_hol
     assert {trial.outcome.kind for trial in found.study.trials} == {"finished"}
     assert every_file(work) == before
     said = " ".join(capsys.readouterr().out.split())
-    assert "No settings fit into the memory with room to spare; the smallest try took" in said
+    assert "No settings fit into the memory with a margin; the smallest try took" in said
     assert "Raise --memory-limit, or make its network or patch smaller." in said
 
 

@@ -147,8 +147,8 @@ def _check(planned: Planned) -> None:
     named = [key for key, is_wrong in wrong.items() if is_wrong]
     if named:
         raise ConfigError(
-            f"bench: the MONAI script has no counterpart for the plan's {', '.join(named)}, so the sides would not "
-            "train alike; leave these keys to the rules"
+            f"bench: the MONAI script has no counterpart for the plan's {', '.join(named)}, so the sides would train "
+            "differently; leave these keys to the rules"
         )
 
 

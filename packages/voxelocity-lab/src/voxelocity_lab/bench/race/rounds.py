@@ -179,8 +179,8 @@ class Outcome:
         """The page of a race: `summary` is what the sides share, `command` repeats it."""
         more = f"{re.sub(r' --seeds [0-9]+', '', command)} --seeds {_FEW_SEEDS}"
         few = (
-            f"n = {len(self.seeds)}: when a training first reaches a target depends on its seed by a third and more. "
-            f"With more seeds: {more}"
+            f"n = {len(self.seeds)}: the time to a target varies by a third and more between seeds. With more seeds: "
+            f"{more}"
         )
         hint = "The other figures on this page are medians over the seeds; curves are those of the first seed."
         failed = [f"{label}, seed {seed}, has no figures: {why}" for (label, seed), why in self.failures.items()]

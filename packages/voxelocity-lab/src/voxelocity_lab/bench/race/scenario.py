@@ -290,14 +290,14 @@ def _record(settings: RaceSettings, outcome: Outcome, machine: Mapping[str, Any]
     task = TASKS[settings.task]
     goal = f"in {duration_text(settings.budget_s)}" if settings.budget_s else f"to a mean Dice of {task.target_dice:g}"
     differing = (
-        "Network and optimizer are the same, too, and no side averages its weights."
+        "Network and optimizer are also the same, and no side averages its weights."
         if settings.is_equal
         else (
-            "The peers train with AdamW, Voxelocity with Muon, an augmentation that rises over the first epochs and, "
+            "The peers train with AdamW, Voxelocity with Muon, augmentation that ramps up over the first epochs and, "
             "to a target, a running average of its weights. Where the task does not fix the network, the peers have "
             "nnU-Net's and Voxelocity the one that its rules choose. "
             + (
-                f"{LABELS['equal']} trains all of it as the peers do."
+                f"{LABELS['equal']} trains exactly as the peers do."
                 if "equal" in settings.sides
                 else "--equal makes all of it the same."
             )

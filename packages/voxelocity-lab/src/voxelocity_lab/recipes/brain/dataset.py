@@ -46,8 +46,8 @@ def describe_brains(data: Path, out: Path) -> Path:
     cases = {folder.name: _case(folder) for folder in folders if any(map(_is_scan, folder.iterdir()))}
     if not cases:
         raise DatasetError(
-            f"brain: {data} has neither a dataset.json nor folders of cases such as BraTS-001/BraTS-001_flair.nii.gz; "
-            "name a folder that does, or write phantoms for drawn ones"
+            f"brain: {data} has neither a dataset.json nor folders of cases such as "
+            "BraTS-001/BraTS-001_flair.nii.gz; name a folder that does, or write phantoms for synthetic cases"
         )
     with ThreadPoolExecutor() as pool:
         values = set().union(*pool.map(lambda case: set(label_values_in(Path(case["label"]))), cases.values()))

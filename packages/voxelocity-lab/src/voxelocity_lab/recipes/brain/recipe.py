@@ -52,8 +52,8 @@ CONTEST = Contest(
     words="Three overlapping classes",
     summary=(
         "The same SegResNet, loss, NovoGrad, patches and split, one after another on this machine. Voxelocity also "
-        "averages its weights and lets the augmentation rise over the first epochs; with the peers' network "
-        "it does neither."
+        "averages its weights and ramps up the augmentation over the first epochs; with the peers' network it does "
+        "neither."
     ),
     target_dice=0.85,
     # All sides validate alike.

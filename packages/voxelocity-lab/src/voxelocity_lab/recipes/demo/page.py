@@ -30,8 +30,8 @@ _BUSY_SHARE = 0.5
 _ABOUT_SIDES = (
     "All sides train the same network on the same cases with the same loss, patches, batch and augmentation, and all "
     "pay for the same validations: every second epoch, on all held-out cases. Seconds count from the start of each "
-    "process: imports, caching and compiling included. MONAI's scripts train with AdamW; voxelocity train has its own "
-    "optimizer (Muon), an augmentation that increases over the first epochs, and a running average of its weights. Its "
+    "process: imports, caching and compiling included. MONAI's scripts train with AdamW; voxelocity train has its "
+    "own optimizer (Muon), augmentation that ramps up over the first epochs, and a running average of its weights. Its "
     "final validation on the scans' own grids and its report come after these seconds; the scripts have neither."
 )
 _YOUR_DATA = """\
@@ -52,19 +52,19 @@ def story_document(story: Story) -> Document:
         cards=[_card(side, plain) for side in (plain, changed, fast, ours)],
         sections=[
             Section(title="In one picture", blocks=_curves(story)),
-            Section(title="The script that people have", blocks=_plain(story)),
-            Section(title="What holds it back", blocks=_diagnosis(story)),
+            Section(title="A typical MONAI script", blocks=_plain(story)),
+            Section(title="Its bottleneck", blocks=_diagnosis(story)),
             Section(title="One import line changed", blocks=_changed(story)),
-            Section(title="The same network by one command", blocks=_ours(story)),
+            Section(title="The same network with one command", blocks=_ours(story)),
             Section(title="Predictions as they improved", blocks=_film(story)),
             Section(
                 title="Your own data",
-                blocks=[Code(text=_YOUR_DATA), Text(text="Or your own script:"), Code(text=_YOUR_SCRIPT)],
+                blocks=[Code(text=_YOUR_DATA), Text(text="Or diagnose your own script:"), Code(text=_YOUR_SCRIPT)],
             ),
             Section(title="How long each part took", blocks=_spent(story), is_detail=True),
             Section(title="Machine", blocks=below_heading(machines_table(story.sides)), is_detail=True),
         ],
-        footer=f"All figures are in `demo.json`; what each part printed is in `{story.out}/*.log`.",
+        footer=f"All figures are in `demo.json`; the output of each part is in `{story.out}/*.log`.",
         values=_values(story),
     )
 
@@ -76,7 +76,7 @@ def story_verdict(story: Story) -> str:
     if plain.seconds_per_epoch and changed.seconds_per_epoch:
         sentences.append(
             f"With one import line changed, an epoch of the script takes {duration_text(changed.seconds_per_epoch)} "
-            f"in place of {duration_text(plain.seconds_per_epoch)}."
+            f"instead of {duration_text(plain.seconds_per_epoch)}."
         )
     sentences.append(_reached_text(plain, ours))
     return joined(sentences, " ") or "This machine was too slow or too busy to compare the sides in this time."
@@ -99,8 +99,8 @@ def _reached_text(plain: LabeledRun, ours: LabeledRun) -> str:
 def _notices(story: Story) -> list[str]:
     settings = story.settings
     notices = [
-        "n = 1: one training of each side, on one machine, on phantoms. When a training first reaches a Dice depends "
-        "on its seed by a third and more. The careful race, with intervals: make demo SEEDS=5."
+        "n = 1: one training of each side, on one machine, on phantoms. The time to a Dice varies by a third and "
+        "more between seeds. For a benchmark with intervals: make demo SEEDS=5."
     ]
     few = [side.label for side in story.sides if len(side.dice_history) < _FEWEST_VALIDATIONS]
     if few:
@@ -112,7 +112,7 @@ def _notices(story: Story) -> list[str]:
     if story.load is not None and story.load > _BUSY_SHARE * story.num_cpus:
         notices.append(
             f"The machine was busy before the demo began (load average {story.load:.1f} on "
-            f"{count_text(story.num_cpus, 'core')}), so all seconds are too long, and not all by the same factor."
+            f"{count_text(story.num_cpus, 'core')}), so all times are too long, and not by the same factor."
         )
     return notices
 
@@ -137,7 +137,7 @@ def _plain(story: Story) -> list[Block]:
     return [
         Text(
             text="A training script as in MONAI's tutorials: a `Dataset`, a `DataLoader` with two worker processes, a "
-            "`UNet`, `DiceCELoss`. It imports nothing of Voxelocity."
+            "`UNet`, `DiceCELoss`. It does not import Voxelocity."
         ),
         Code(text=story.commands[0]),
         Text(text=_progress(story.sides[0])),
@@ -147,7 +147,7 @@ def _plain(story: Story) -> list[Block]:
 
 def _progress(side: LabeledRun) -> str:
     if not side.dice_history:
-        return f"In {duration_text(side.wall_s)} it did not come to a validation."
+        return f"In {duration_text(side.wall_s)} it did not reach a validation."
     steps = joined((f"{dice_text(dice)} after {duration_text(seconds)}" for seconds, dice in _some(side.dice_history)))
     epoch = f" An epoch takes {duration_text(side.seconds_per_epoch)}." if side.seconds_per_epoch else ""
     return f"Dice {steps}.{epoch}"
@@ -164,7 +164,7 @@ def _diagnosis(story: Story) -> list[Block]:
         Text(text=diagnosis.verdict),
         *([split_bar(diagnosis.split)] if diagnosis.split else []),
         *cards,
-        Text(text="All that was found is in `diagnosis/diagnosis.html`.", is_hint=True),
+        Text(text="All findings are in `diagnosis/diagnosis.html`.", is_hint=True),
     ]
 
 
@@ -221,7 +221,7 @@ def _film(story: Story) -> list[Block]:
     if not film.frames:
         return []
     return [
-        Text(text=f"The held-out case {film.case_id}, predicted with the weights that the training had by then."),
+        Text(text=f"The held-out case {film.case_id}, predicted with the weights at that time."),
         slices_block(film.frames, dict(enumerate(film.class_names))),
     ]
 
@@ -239,7 +239,7 @@ def _spent(story: Story) -> list[Block]:
     hint = (
         f"Parts run one after another, each on up to {count_text(story.num_cpus, 'core')}: CPU time counts all of "
         "them, in all processes. Each script ends after a fixed time or at the target, so a slower machine shows lower "
-        "Dice, not a longer demo; phantoms and pictures are what takes longer there."
+        "Dice, not a longer demo; only phantoms and pictures take longer there."
     )
     return [table, Text(text=hint, is_hint=True)]
 

@@ -118,7 +118,7 @@ def run_part(
     if process.returncode != 0:
         last = "\n".join(log.read_text(errors="replace").splitlines()[-_NUM_LAST_LINES:])
         raise VoxelocityError(
-            f"demo: `{shown_command(command)}` ended with status {process.returncode}; all it said is in {log}:\n{last}"
+            f"demo: `{shown_command(command)}` ended with status {process.returncode}; its output is in {log}:\n{last}"
         )
     return time.perf_counter() - start_s
 

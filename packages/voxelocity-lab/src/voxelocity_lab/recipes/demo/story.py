@@ -104,18 +104,18 @@ class _Parts:
             dataset = make_bodies(
                 self.out / "phantoms", self.settings.num_cases, seed=self.settings.seed, scale=self.settings.scale
             )
-        with self._part(PLAIN, "The MONAI script that people have, for a short while"):
+        with self._part(PLAIN, "A typical MONAI script, for a short while"):
             self._script(PLAIN, dataset)
-        with self._part("diagnose", "What holds that script back?"):
+        with self._part("diagnose", "What is the script's bottleneck?"):
             diagnosis = self._diagnose(dataset)
         with self._part(CHANGED, "The same script with one import line changed"):
             self._say(f"- {IMPORT_BEFORE}", f"+ {IMPORT_AFTER}")
             self._script(CHANGED, dataset)
         with self.times.part("the fast recipe's settings"):
             race = self._race(dataset)
-        with self._part(FAST, "For comparison: MONAI's own guide to fast training followed by hand"):
+        with self._part(FAST, "For comparison: MONAI's own guide to fast training, applied by hand"):
             self._fast(race)
-        with self._part(OURS, "The same network by one command"):
+        with self._part(OURS, "The same network with one command"):
             run = self._ours(race)
         with self._part("pictures", "Predictions of a held-out case as they improved"):
             film = make_film(read_run(run), race.planned.cases.split(race.planned.fold).validation[0])

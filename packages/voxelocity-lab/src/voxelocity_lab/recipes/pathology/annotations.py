@@ -65,7 +65,7 @@ class Annotation:
         if pixels is not None and pixels.any() and not (pixels[0] > _HALF).any():
             raise InputError(
                 f"pathology: the mask {self._path} has values up to {int(pixels.max())}, but none above {_HALF} in its "
-                "first channel, which is what counts as tumor; write tumor as 255 and all else as 0"
+                "first channel, the threshold for tumor; write tumor as 255 and all else as 0"
             )
 
     def _check_outlines(self) -> None:
@@ -137,7 +137,7 @@ def _of_json(text: str) -> tuple[Sequence[Sequence[object]], Sequence[Sequence[o
     found = json.loads(text)
     unknown = sorted(name for name in set(found) - {"positive", "negative"} if isinstance(found[name], list))
     if unknown:
-        raise ValueError(f"it also has {listed(unknown)}, of which nobody knows whether it is tumor")
+        raise ValueError(f"it also has {listed(unknown)}, which may or may not be tumor")
     return found["positive"], found.get("negative", [])
 
 
@@ -148,8 +148,8 @@ def _of_xml(text: str) -> tuple[list[list[list[float]]], list[list[list[float]]]
         group, kind = element.get("PartOfGroup", "").strip(), element.get("Type", "").strip()
         if group.lower() not in _TUMOR | _HOLES:
             raise ValueError(
-                f"annotation {element.get('Name')!r} is in the group {group!r}, of which nobody knows whether it is "
-                f"tumor; name groups {listed(sorted(_TUMOR - {''}))} for tumor, "
+                f"annotation {element.get('Name')!r} is in the group {group!r}, which may or may not be tumor; name "
+                f"groups {listed(sorted(_TUMOR - {''}))} for tumor, "
                 f"{listed(sorted(_HOLES))} for what is not"
             )
         if kind.lower() not in _AREAS:

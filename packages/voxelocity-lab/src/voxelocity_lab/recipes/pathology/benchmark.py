@@ -61,7 +61,7 @@ def benchmark(call: Call) -> None:
     pieces = [piece for piece in find_pieces(call.data) if piece.annotation is not None]
     if not pieces or any(piece.slide.suffix.lower() not in {".tif", ".tiff", ".svs"} for piece in pieces):
         raise InputError(
-            f"pathology: MONAI reads slides alone, and {call.data} holds photographs or nothing annotated; compare on "
+            f"pathology: MONAI reads only slides, and {call.data} holds photographs or nothing annotated; compare on "
             "slides (.tiff, .svs) with annotations"
         )
     if len({piece.fold in _HELD_FOLDS for piece in pieces}) < 2:
@@ -151,8 +151,8 @@ def _training(pieces: Sequence[Piece], config: PathologyConfig, call: Call) -> C
         return once
 
     sides = [
-        BenchSide(name="Voxelocity", once=ours(_EXAMPLE), note="the changes of MONAI's example"),
-        BenchSide(name="Voxelocity, recipe", once=ours(config.augment), note="rotations and changes of stain as well"),
+        BenchSide(name="Voxelocity", once=ours(_EXAMPLE), note="the augmentation of MONAI's example"),
+        BenchSide(name="Voxelocity, recipe", once=ours(config.augment), note="with rotations and changes of stain"),
         *(
             BenchSide(
                 name=f"MONAI, {count_text(workers, 'worker')}", once=theirs(workers), note="one label for each patch"

@@ -168,8 +168,8 @@ def check_annotated(data: Path, pieces: Sequence[Piece]) -> None:
     slide = Slide(pieces[0].slide).path
     folder = slide.parent if data.is_file() else data
     raise DatasetError(
-        f"pathology: none of the {len(pieces)} pieces of {data} has an annotation, from which a network learns; name "
-        f"masks or outlines (ASAP's XML, or JSON) in {folder / TABLE}, one line each:\n    slide,annotation\n"
+        f"pathology: none of the {len(pieces)} pieces of {data} has an annotation, needed for training; name masks "
+        f"or outlines (ASAP's XML, or JSON) in {folder / TABLE}, one line each:\n    slide,annotation\n"
         f"    {slide.relative_to(folder)},ANNOTATION OF THIS SLIDE\nand give the folder {folder}; see "
         "docs/recipes/pathology.md"
     )
@@ -188,8 +188,8 @@ def _rows(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> It
     for head in set(heads) - {*needed, *optional}:
         if optional and (meant := difflib.get_close_matches(head.strip().lower(), missing, n=1, cutoff=_LIKE)):
             raise DatasetError(
-                f"pathology: {path} has a column '{head}', which is not read; call it '{meant[0]}' if it is that, or "
-                "give it a name that is less like it"
+                f"pathology: {path} has a column '{head}', which is unknown; call it '{meant[0]}' if that is meant, "
+                "or choose a less similar name"
             )
     if lacking := [name for name in missing if name in needed]:
         raise DatasetError(f"pathology: {path} has no column '{lacking[0]}'; it must have {', '.join(needed)}")
@@ -313,8 +313,8 @@ def _check_patients(path: Path, rows: Sequence[tuple[int, Mapping[str, str]]], r
         if fold != before:
             raise DatasetError(
                 f"pathology: {path} gives the patient '{patient}' fold {before} in line {before_line} and fold {fold} "
-                f"in line {line}, so that networks are scored on patients they know; give a patient one fold, or "
-                "remove the column fold"
+                f"in line {line}, so that networks would be scored on their training patients; give each patient one "
+                "fold, or remove the column fold"
             )
 
 

@@ -109,8 +109,8 @@ def _blank(piece: Piece, heat: HeatMap, least_saturation: float) -> list[str]:
     if heat.num_seen:
         return []
     return [
-        f"No tissue was found in {piece.name}, so nothing of it was predicted: tissue has a color, of a saturation "
-        f"above {least_saturation:g}. If it is a gray image, train and predict with --set tissue.least_saturation=0"
+        f"No tissue was found in {piece.name}, so nothing was predicted: tissue has a color with a saturation above "
+        f"{least_saturation:g}. If it is a gray image, train and predict with --set tissue.least_saturation=0"
     ]
 
 
@@ -125,8 +125,8 @@ def resolution_notices(models: Sequence[TrainedPatches], opened: OpenPieces) -> 
     notices = []
     if unknown:
         notices.append(
-            f"{count_text(len(unknown), 'slide')} without a size of pixels ({listed(unknown)}): lesions there are not "
-            "joined by their distance, nor scored; name it in a column micrometers of slides.csv"
+            f"{count_text(len(unknown), 'slide')} without a pixel size ({listed(unknown)}): lesions there are "
+            "neither merged by distance nor scored; give it in a column micrometers of slides.csv"
         )
     known = [width for model in models for width in model.micrometers]
     if not known:
@@ -136,8 +136,8 @@ def resolution_notices(models: Sequence[TrainedPatches], opened: OpenPieces) -> 
     others = [name for name, width in widths.items() if not least / _LIKE_WIDTH <= width <= most * _LIKE_WIDTH]
     if others:
         notices.append(
-            f"{count_text(len(others), 'slide')} with pixels of another size than in training ({listed(others)}): "
-            f"{widths[others[0]]:.3g} micrometers for {least:.3g} to {most:.3g}, so that cells look larger or smaller "
-            "than those that were learned, and heat maps may mean little; convert to the same size"
+            f"{count_text(len(others), 'slide')} with another pixel size than in training ({listed(others)}): "
+            f"{widths[others[0]]:.3g} micrometers for {least:.3g} to {most:.3g}, so cells look larger or smaller "
+            "than in training, and heat maps may be wrong; convert to the same size"
         )
     return notices

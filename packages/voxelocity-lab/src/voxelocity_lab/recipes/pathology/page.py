@@ -197,7 +197,7 @@ def _verdict(scores: Sequence[PieceScore], figures: Figures) -> str:
         f"{patches.text} for patches and {squares.text} for squares of the heat maps."
     )
     if not math.isnan(patches.low):
-        verdict += f" In brackets: 95 % intervals, by drawing the {figures.units} again."
+        verdict += f" In brackets: bootstrap 95 % intervals over the {figures.units} again."
     known = {
         name: kinds[0].value
         for name, kinds in figures.baselines.items()
@@ -209,12 +209,12 @@ def _verdict(scores: Sequence[PieceScore], figures: Figures) -> str:
     best = max(known, key=lambda name: known[name])
     gain = figures.gains[best][0]
     if not gain.value > 0.0 or patches.value <= 0.5:
-        worth = " So the training has gained nothing over them."
+        worth = " So the training is no better than they are."
     elif gain.low <= 0.0:
         worth = f" The gain over the {best} is within chance: {gain.text}."
     else:
         worth = f" The gain over the {best} is {gain.text}."
-    return f"{verdict} The same patches are separated with {others}, without training a network.{worth}"
+    return f"{verdict} Without a trained network, the same patches are separated with {others}.{worth}"
 
 
 def _baseline_table(figures: Figures) -> list[Any]:
@@ -223,13 +223,12 @@ def _baseline_table(figures: Figures) -> list[Any]:
     heads = ("By", "AUC of patches", "AUC of squares")
     has_intervals = not math.isnan(figures.trained[0].low)
     hint = (
-        "AUC of squares without training is of at most 1,000 squares of each piece. Hand-made features are amounts of "
-        "stain, intensity and texture, in a regression on the pieces that the network was trained on. Mean intensity "
-        "is taken as it separates better, darker or lighter; for lesions, the tenth of the squares at that end is "
-        "listed."
+        "The AUC of squares without training uses at most 1,000 squares of each piece. Hand-crafted features are "
+        "amounts of stain, intensity and texture, in a regression on the training pieces. Mean intensity counts "
+        "darker or lighter, whichever separates better; for lesions, the tenth of the squares at that end is listed."
     )
     if has_intervals:
-        hint = f"In brackets: 95 % intervals, by drawing the {figures.units} again 2,000 times. {hint}"
+        hint = f"In brackets: bootstrap 95 % intervals over the {figures.units} again 2,000 times. {hint}"
     table = Table(caption=BASELINES, heads=heads, rows=rows, hides_caption=True)
     return [table, Text(text=hint, is_hint=True)]
 

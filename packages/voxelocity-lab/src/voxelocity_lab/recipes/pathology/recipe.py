@@ -1,4 +1,4 @@
-"""What `voxelocity recipe pathology` does: train, predict whole slides, and compare with the usual way."""
+"""What `voxelocity recipe pathology` does: train, predict whole slides, and compare with the standard approach."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _unseen(models: Sequence[TrainedPatches], pieces: Sequence[Piece]) -> tuple[
     if parts and not is_known:
         names = {part.name for model in models for part in model.division.trained} & parts.keys()
         same = f", although {count_text(len(names), 'name')} are the same" if names else ""
-        notices.append(f"By its content, no slide here is one that the networks were trained on{same}.")
+        notices.append(f"By content, none of these slides was used to train the networks{same}.")
     return unseen, notices
 
 

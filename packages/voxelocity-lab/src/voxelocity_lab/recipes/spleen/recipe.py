@@ -87,7 +87,7 @@ def _with_data(call: Call) -> Call:
     if not call.data.exists():
         raise DatasetError(
             f"spleen: {call.data} does not exist; name the folder of MSD's Task09_Spleen, which medicaldecathlon.com "
-            "offers as an archive of 1.5 GB to unpack, or write phantoms for drawn ones"
+            "offers as an archive of 1.5 GB to unpack, or write phantoms for synthetic cases"
         )
     return call
 

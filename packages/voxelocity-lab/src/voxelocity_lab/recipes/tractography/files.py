@@ -152,8 +152,8 @@ def _read_by_nibabel(path: Path) -> Tracts:
         found = nib.streamlines.load(io.BytesIO(read_all_unpacked(path)) if is_packed else path)
     if any("vox_to_ras" in str(warning.message) for warning in caught):
         raise ScanError(
-            f"tractography: {path} has no voxel-to-RAS matrix in its header, so nobody knows where its streamlines "
-            "lie; save it again with the affine of its image"
+            f"tractography: {path} has no voxel-to-RAS matrix in its header, so the position of its streamlines is "
+            "unknown; save it again with the affine of its image"
         )
     streamlines = found.streamlines
     return Tracts.of_lengths(streamlines.get_data(), [len(streamline) for streamline in streamlines])

@@ -171,7 +171,7 @@ def read_tiny_tracks(path: Path) -> Tracts:
     blocks = [matrices[name] for name in sorted(matrices, key=_block_number) if _block_number(name) >= 0]
     affine = matrices.get("trans_to_mni")
     if not blocks or affine is None or affine.size != 16:
-        raise ValueError("it has no track, or no trans_to_mni, which places its voxels")
+        raise ValueError("it has no track, or no trans_to_mni, the affine of its voxels")
     affine = np.asarray(affine, np.float64).reshape(-1, order="F").reshape(4, 4)
     if not np.isfinite(affine).all() or not np.allclose(affine[3], (0.0, 0.0, 0.0, 1.0)):
         raise ValueError("its trans_to_mni is not an affine")

@@ -39,18 +39,18 @@ _LEARNED = {
     False: f"Little was learned (fewer than {_LEAST_BETTER} measures are better)",
 }
 COLUMNS = {
-    UNTRAINED: "untrained", NOISY: "training with noise", GENERATED: "trained", SAME: "training, as it is (ceiling)"
+    UNTRAINED: "untrained", NOISY: "training with noise", GENERATED: "trained", SAME: "unchanged training (ceiling)"
 }  # fmt: skip
 F1 = Measure(key="f1", name="F1", better="larger")
 NEAREST = Measure(key="nearest_mm", name="nearest training streamline, mm", better="larger", digits=1)
 COPIED = Measure(key="copied", name="copies (nearer than 1 mm), %", better="smaller", digits=1, factor=100.0)
 _ABOUT = Text(
     text=(
-        "Means over bundles, ± half of their 95 % interval (bundles drawn again 2,000 times), of as many streamlines "
-        "as were generated, against the same real ones, which the model has not seen. Distances are Wasserstein's "
-        "between both distributions. Invalid streamlines turn by more than "
+        "Means over bundles, ± half of their 95 % interval (bootstrap over bundles, 2,000 times), for sets of as "
+        "many streamlines as were generated, compared with the same unseen real ones. Distances are Wasserstein "
+        "distances. Invalid streamlines turn by more than "
         f"{MOST_TURN_DEGREES:.0f}° at a point, are shorter than {LENGTHS_MM[0]:.0f} or longer than {LENGTHS_MM[1]:.0f} "
-        "mm, or leave the brain by more than 2 mm. Noise moves each point by 2 mm. Streamlines much nearer to the "
+        "mm, or leave the brain by more than 2 mm. Noise moves each point by 2 mm. Streamlines much closer to the "
         "training than unseen real ones were memorized."
     ),
     is_hint=True,
@@ -179,7 +179,7 @@ def _verdict(
 ) -> str:
     num = int(mean.get("num_bundles", 0.0))
     if not num:
-        return "The model has seen all streamlines, so there is nothing to compare the generated ones with."
+        return "The model was trained on all streamlines, so there are none to compare the generated ones with."
     part = f"{num} of " if num < len(judgments) else ""
     noise, moved, untrained = (f"{len(wins[name])} of {len(MEASURES)}" for name in (NOISY, MOVED, UNTRAINED))
     f1, at_start, ceiling = (number_text(figures["f1"]) for figures in (mean, baselines[UNTRAINED], baselines[SAME]))
@@ -304,7 +304,7 @@ def _middle(spread: tuple[Sequence[float], Sequence[float]], digits: int) -> str
 def _pictures(drawn: Drawn) -> list[Block]:
     names = list(drawn.columns[GENERATED])[:NUM_DRAWN]
     if not names:
-        return [Text(text="The model has seen all streamlines, so there is nothing to compare with.", is_hint=True)]
+        return [Text(text="The model was trained on all streamlines, so there are none to compare with.", is_hint=True)]
     colors = {name: f"class-{number}" for number, name in enumerate(names, start=1)}
     over = " over the brain" if drawn.behind else ""
     columns = {
@@ -321,7 +321,7 @@ def _pictures(drawn: Drawn) -> list[Block]:
             alt=f"Projections of {', '.join(names)}: {', '.join(columns)}{over}.",
             legend=legend,
         ),
-        Text(text="Scroll sideways in a picture to walk around the head.", is_hint=True),
+        Text(text="Scroll sideways in a picture to rotate the view.", is_hint=True),
         Slices(
             figures=turned({title: columns[title] for title in (GENERATED, REAL)}),
             legend=legend,

@@ -11,7 +11,7 @@ from voxelocity_observe.diagnose.doctor.records import Check, Disk, Driver, Gpu,
 
 _GIB = 2**30
 
-COSTS_OF_IDLE_GPU = "training runs on the CPU, many times slower than on the GPU that is there"
+COSTS_OF_IDLE_GPU = "training runs on the CPU, many times slower than on the installed GPU"
 _PERSISTENCE = "https://docs.nvidia.com/deploy/driver-persistence/overview.html"
 # Other programs' share of a GPU's memory from which it is worth reporting.
 _USED_SHARE = 0.1
@@ -47,9 +47,9 @@ def check_gpus(driver: Driver) -> Iterator[Check]:
         yield Check("GPU", "driver", found)
     elif driver.num_cards:
         found = f"{count_text(driver.num_cards, 'NVIDIA card')} on the bus, but no driver for it: "
-        yield Check("GPU", "driver", found + (driver.silence or "it answers, and shows no GPU")).problem(
+        yield Check("GPU", "driver", found + (driver.silence or "it responds, but shows no GPU")).problem(
             COSTS_OF_IDLE_GPU,
-            "see what `nvidia-smi` says; start a container with --gpus all; after a driver update restart the machine",
+            "run `nvidia-smi`; start a container with --gpus all; after a driver update, restart the machine",
         )
     else:
         yield Check("GPU", "driver", f"no NVIDIA GPU ({driver.silence or 'the driver shows none'})").note(
@@ -68,7 +68,7 @@ def _check_gpu(gpu: Gpu, *, is_only_one: bool) -> Iterator[Check]:
     yield from _check_condition(gpu, found)
     if gpu.is_persistent is False:
         yield found("persistence mode is off").note(
-            "if nothing else keeps the GPU awake, each program first waits 1 to 3 s for it",
+            "if no other program uses the GPU, each program first waits 1 to 3 s for it",
             "as administrator: nvidia-smi -pm 1, or the service nvidia-persistenced",
             _PERSISTENCE,
         )
@@ -81,7 +81,7 @@ def _check_formats(gpu: Gpu) -> Iterator[Check]:
         taken = ", ".join(kind for kind, since in _FORMATS.items() if gpu.capability >= since)
         lacking = "" if has_all else ", and neither bf16 nor TF32"
         yield found(f"tensor cores take {taken}{lacking}").note(
-            "mixed precision needs fp16 with a gradient scaler; in float32 its tensor cores are idle",
+            "mixed precision needs fp16 with a gradient scaler; in float32, its tensor cores are idle",
             "torch.autocast('cuda', torch.float16) with torch.amp.GradScaler()",
             when=not has_all,
         )
@@ -121,7 +121,7 @@ def _check_condition(gpu: Gpu, found: Callable[[str], Check]) -> Iterator[Check]
     used = gpu.memory_used_bytes
     if used is not None and gpu.memory_bytes and used > _USED_SHARE * gpu.memory_bytes:
         yield found(f"{bytes_text(used)} of {bytes_text(gpu.memory_bytes)} are used by other programs").warning(
-            "batches must be smaller, and those programs share its time",
+            "batches must be smaller, and those programs compete for its time",
             "list them: nvidia-smi; if there is another GPU, select it with CUDA_VISIBLE_DEVICES",
         )
     # The generation is not judged: an idle link slows down, and speeds up with the first copy.
@@ -134,7 +134,7 @@ def _check_condition(gpu: Gpu, found: Callable[[str], Check]) -> Iterator[Check]
     if gpu.num_uncorrected:
         errors = f"{count_text(gpu.num_uncorrected, 'error')} that ECC could not correct since the driver was loaded"
         yield Check("GPU", f"GPU {gpu.index} memory", errors).warning(
-            "they ended programs, and may do so again",
+            "they may have ended programs, and may do so again",
             f"reset the GPU when it is idle (nvidia-smi -i {gpu.index} -r); if they come back, have it replaced",
         )
 
@@ -172,7 +172,7 @@ def check_processor(processor: Processor, *, num_gpus: int) -> Iterator[Check]:
         when=budget < (4 if num_gpus else 2),
     )
     if processor.has_fast_bfloat16 is None:
-        yield cpu("bfloat16", "not known: the machine does not list its instruction sets")
+        yield cpu("bfloat16", "unknown: the machine does not list its instruction sets")
     elif processor.has_fast_bfloat16:
         yield cpu("bfloat16", "faster than float32")
     else:
@@ -188,9 +188,7 @@ def check_processor(processor: Processor, *, num_gpus: int) -> Iterator[Check]:
         )
     if processor.load is not None and processor.load > processor.num_cores:
         load = f"{processor.load:.1f} programs are ready to run, on {count_text(processor.num_cores, 'core')}"
-        yield cpu("load", load).note(
-            "anything timed now, even by the doctor, looks slower than it is", "list them: top"
-        )
+        yield cpu("load", load).note("all timings, including the doctor's, are slower than normal", "list them: top")
 
 
 def check_memory(memory: Memory, *, num_workers: int) -> Iterator[Check]:
@@ -201,7 +199,7 @@ def check_memory(memory: Memory, *, num_workers: int) -> Iterator[Check]:
         found += f"; the control group allows {total} of {bytes_text(memory.machine_bytes)}"
     is_limited = memory.total_bytes < min(memory.machine_bytes, _LITTLE_MEMORY_BYTES)
     yield Check("memory", "memory", found).warning(
-        "few prepared cases fit: the others are read from disk again for each patch",
+        "few prepared cases fit; the others are read from disk for each patch",
         "allow the container more: docker run --memory=32g; SLURM: #SBATCH --mem=32G"
         if is_limited
         else "end programs that use it (top -o %MEM), or train on a machine with more",
@@ -210,13 +208,13 @@ def check_memory(memory: Memory, *, num_workers: int) -> Iterator[Check]:
     swap = f"{bytes_text(memory.swap_used_bytes)} of {bytes_text(memory.swap_bytes)} used"
     nothing = "none; a program that takes too much memory is killed"
     yield Check("memory", "swap", swap if memory.swap_bytes else nothing).warning(
-        "swapped memory comes back from disk, far more slowly than from RAM",
+        "swapped memory is read back from disk, far more slowly than from RAM",
         "end programs that use much memory (top -o %MEM)",
         when=memory.swap_used_bytes > 0.1 * memory.total_bytes,
     )
     needed = num_workers * _BATCHES_PER_WORKER * _BATCH_BYTES
     if memory.shm_bytes is None or memory.shm_free_bytes is None:
-        yield Check("memory", "/dev/shm", "none, or it is not in memory").warning(
+        yield Check("memory", "/dev/shm", "none, or not in memory").warning(
             "loaders with workers fail or are slow, and each training process keeps its own cache", _SHM_ADVICE
         )
     else:
@@ -225,21 +223,21 @@ def check_memory(memory: Memory, *, num_workers: int) -> Iterator[Check]:
         yield Check("memory", "/dev/shm", room).warning(
             f"a torch loader with {count_text(num_workers, 'worker')} keeps about {bytes_text(needed)} of batches "
             "there (two patches of 128 x 128 x 128 each) and ends with a bus error when it is full; prepared cases "
-            "have no room there either",
-            _SHM_ADVICE if memory.shm_bytes < needed else "see what is there: du -sh /dev/shm/*",
+            "do not fit there either",
+            _SHM_ADVICE if memory.shm_bytes < needed else "list its contents: du -sh /dev/shm/*",
             when=memory.shm_free_bytes < needed,
         )
     if memory.left_behind:
         paths = ", ".join(str(folder.path) for folder in memory.left_behind)
         left_bytes = sum(folder.num_bytes for folder in memory.left_behind)
-        left = f"{bytes_text(left_bytes)} of prepared cases in {paths}, which no process uses"
+        left = f"{bytes_text(left_bytes)} of prepared cases in {paths}, not used by any process"
         yield Check("memory", "left behind", left).warning(
-            "a killed run left them, and they take main memory until your next run", "voxelocity cache clear --memory"
+            "left by a killed run; they take main memory until your next run", "voxelocity cache clear --memory"
         )
     if memory.overcommit == 2:
         yield Check("memory", "overcommit", "vm.overcommit_memory is 2: reserved memory counts as used").warning(
-            "CUDA reserves far more addresses than it uses, and each loader worker repeats what its parent has "
-            "reserved; both requests fail while memory is still free",
+            "CUDA reserves far more memory than it uses, and so does each loader worker; both fail although memory "
+            "is still free",
             "as administrator: sysctl vm.overcommit_memory=0",
         )
 
@@ -249,32 +247,32 @@ def check_disk(disk: Disk) -> Iterator[Check]:
     num_cases = disk.free_bytes // _CASE_BYTES
     yield Check("disk", "room", f"{bytes_text(disk.free_bytes)} free below {disk.folder}").warning(
         f"{f'about {num_cases}' if num_cases else 'no'} prepared CTs of 512 x 512 x 256 voxels fit; the others are "
-        "prepared again in each run, and checkpoints need room too",
+        "prepared again in each run, and checkpoints also need space",
         "voxelocity cache clear --older-than 30d, or another folder: --set data.cache.folder=...",
         when=disk.free_bytes < _LITTLE_DISK_BYTES,
     )
     kind, read, write = disk.file_system, disk.read_bytes_per_s, disk.write_bytes_per_s
     if is_on_network(kind):
         yield Check("disk", "kind", f"{kind}: on the network").warning(
-            "each patch that memory does not hold comes over the network, at the speed that other users leave; "
-            "the LMDB cache, which maps its file, is not used there",
+            "each patch that is not in memory is read over a shared network; the LMDB cache, which maps its file, is "
+            "not used there",
             _ELSEWHERE,
         )
     elif is_in_memory(kind):
         yield Check("disk", "kind", f"{kind}: it is memory, not a disk").note(
-            "files there take memory from programs, and are gone after a restart", _ELSEWHERE
+            "files there take main memory, and are lost after a restart", _ELSEWHERE
         )
     # Disks of virtual machines report themselves as rotating in any case; only their speed shows what they are.
     elif disk.is_rotating and read is not None and read < _ROTATING_BYTES_PER_S:
         yield Check("disk", "kind", f"{kind or 'a file system of unknown name'} on a rotating disk").note(
-            "patches are scattered, and each waits about 10 ms for the disk to turn", f"{_ELSEWHERE} (an SSD)"
+            "patches are scattered, and each takes about 10 ms to seek", f"{_ELSEWHERE} (an SSD)"
         )
     else:
         yield Check("disk", "kind", kind or "unknown")
     speeds = f"reads {bytes_text(read)}/s, writes {bytes_text(write)}/s"
     if read is None or write is None:
         yield Check("disk", "speed", f"not measured: {disk.not_measured}").note(
-            "how long cases would take is not known", "name a folder with room: voxelocity doctor --folder FOLDER"
+            "reading and writing times are unknown", "name a folder with free space: voxelocity doctor --folder FOLDER"
         )
     elif not disk.past_page_cache:
         yield Check("disk", "speed", f"{speeds}, through the page cache").note(
@@ -293,11 +291,11 @@ def check_limits(limits: ResourceLimits) -> Iterator[Check]:
     """Open files, processes, and locked memory if an adapter needs it."""
     soft, hard = limits.open_files, limits.open_files_hard
     yield Check("limits", "open files", "no limit" if soft is None else f"{soft:,} at a time").warning(
-        "torch's loaders hold a file for each tensor in transit, and with many of them a run ends with 'Too many open "
+        "torch's loaders open a file for each tensor in transit; with many of them, a run ends with 'Too many open "
         "files'",
         f"ulimit -n {_FEW_FILES if hard is None else min(hard, 65_536)}"
         if soft is None or hard is None or hard > soft
-        else "the hard limit is as low: docker run --ulimit nofile=65536, or /etc/security/limits.conf",
+        else "the hard limit is equally low: docker run --ulimit nofile=65536, or /etc/security/limits.conf",
         when=soft is not None and soft < _FEW_FILES,
     )
     counts = [count for count in (limits.processes, limits.group_processes) if count is not None]

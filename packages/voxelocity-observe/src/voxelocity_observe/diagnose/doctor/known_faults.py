@@ -60,7 +60,7 @@ _with_gpu = partial(Variable, source=f"{_TORCH}/cuda_environment_variables.html"
 _with_gpus = partial(Variable, source=_NCCL, min_gpus=2)
 _on_cores = partial(
     Variable,
-    costs="one core computes where several could: a step on the CPU takes several times as long",
+    costs="only one core is used: a step on the CPU takes several times as long",
     hurts="1",
     min_cores=2,
 )
@@ -112,7 +112,7 @@ VARIABLES = (
     Variable(
         "PYTHONTRACEMALLOC",
         "warning",
-        "Python records the place of every allocation, which takes time and memory in every loader",
+        "Python records the location of every allocation, which takes time and memory in every loader",
         _PYTHON,
     ),
 )
@@ -128,8 +128,8 @@ INCOMPATIBLE = (
     IncompatibleVersions(
         {"nvidia-cudnn-cu13": "==9.20.0.48"},
         "note",
-        "if another cuDNN (9.23 or later) is installed for the whole machine, the two are mixed, and the "
-        "first convolution ends with CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
+        "if another cuDNN (9.23 or later) is installed system-wide, the two are mixed, and the first convolution "
+        "ends with CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
         "if that happens: pip install 'nvidia-cudnn-cu13>=9.23', or remove the other cuDNN from the loader's path",
         "https://github.com/pytorch/pytorch/issues/188892",
     ),

@@ -199,7 +199,7 @@ class CheckUp:
     def in_short(self) -> tuple[str, str, str]:
         """Three lines: the verdict, the first thing to do, and what is missing."""
         worst = max(self.checks, key=lambda check: (check.stops_training, LEVELS.index(check.level)), default=None)
-        first = "nothing has to be done"
+        first = "no action needed"
         if worst is not None and worst.level not in ("ok", "missing"):
             then = f": {worst.cure or worst.costs}" if worst.cure or worst.costs else ""
             first = f"{worst.section}, {worst.name}{then}"

@@ -30,14 +30,14 @@ _REINSTALL = "pip install --force-reinstall torch"
 GIVES = {
     "formats": "scans as NRRD, MHA and DICOM series; predictions as DICOM SEG",
     "lmdb": "a cache of all cases in one file (data.cache.tier=lmdb), for file systems that count files",
-    "bench": "`voxelocity bench` with its peers",
+    "bench": "comparisons with other toolkits (`voxelocity bench`)",
     "runtimes": "`predict --runtime` and `export` with ONNX Runtime and OpenVINO",
     "tensorrt": "`predict --runtime tensorrt` and `export --to tensorrt`",
-    "ray": "trainings and caches on a Ray cluster",
+    "ray": "training and caching on a Ray cluster",
     "remote": "data sets on web servers and object stores (https://, s3://)",
     "nvtx": "spans with colors in Nsight Systems",
-    "slides": "slides of tissue (recipe pathology)",
-    "tune": "settings searched by measured trials (voxelocity tune)",
+    "slides": "whole-slide images (recipe pathology)",
+    "tune": "search for the best settings (voxelocity tune)",
     **{name: f"curves of a run in {tracker.title}" for name, tracker in TRACKERS.items() if tracker.package},
 }
 _MAIN = ("torch", "monai", "numpy")
@@ -49,7 +49,7 @@ def check_torch(torch: Torch, driver: Driver, processor: Processor, environ: Map
     """Whether torch can be imported, and whether it can use the GPUs that are there."""
     if torch.error:
         yield Check("torch", "torch", f"it cannot be imported: {torch.error}").problem(
-            "nothing can be trained",
+            "training is not possible",
             "pip install torch; for another CUDA than the default see https://pytorch.org/get-started/locally",
             stops_training=True,
         )
@@ -96,8 +96,8 @@ def _check_access(torch: Torch, driver: Driver, environ: Mapping[str, str]) -> I
     if driver.cuda is not None and _number(torch.cuda) == driver.cuda[0] and _number(torch.cuda, 1) > driver.cuda[1]:
         known = f"the driver knows up to {driver.cuda[0]}.{driver.cuda[1]}"
         yield Check("torch", "CUDA", f"torch was built for CUDA {torch.cuda}, {known}").note(
-            "torch runs, but kernels that the driver itself must compile, for GPUs newer than torch, do not",
-            "install a newer driver when you can",
+            "torch runs, but not with GPUs newer than torch, whose kernels the driver must compile",
+            "install a newer driver if possible",
             _COMPATIBILITY,
         )
     capable = [(gpu, gpu.capability) for gpu in driver.gpus if gpu.capability is not None]
@@ -179,7 +179,7 @@ def check_variables(environ: Mapping[str, str], *, num_cores: int, num_gpus: int
         and variable.name not in meant
     ]
     if not hurting:
-        yield Check("variables", "environment", "nothing set that slows training down")
+        yield Check("variables", "environment", "no variable slows training down")
     for variable in hurting:
         cure = f"export {variable.name}={variable.cure}" if variable.cure else f"unset {variable.name}"
         found = f"={environ[variable.name]}"
@@ -203,7 +203,7 @@ def check_packages(packages: Packages, torch: Torch) -> Iterator[Check]:
                 "packages",
                 name,
                 pair,
-                "its authors do not promise that it works this way; some packages refuse to be imported",
+                "this combination is not supported by its authors; some packages cannot be imported",
                 f"pip install '{requirement}', or a version of {name} that fits what is installed",
                 level=level,
             )

@@ -17,7 +17,7 @@ from voxelocity_observe.diagnose.facts.whole import PARTS, ExperimentFacts, Fact
 
 # Readable names of the experiments.
 _STAGES = {
-    "resident batch": "the step on batches that are there already",
+    "resident batch": "the step on batches in memory",
     "loader": "the loader alone",
     "items": "the data set alone",
     "collate": "putting a batch together",
@@ -158,15 +158,15 @@ def _not_measured(main: RecordedProcess, processes: Sequence[RecordedProcess]) -
         notes.append("the end: the program was killed, or ended by os._exit, and up to the last second is missing")
     if not main.all("experiment"):
         notes.append(
-            "the ceiling: no experiment was made because "
-            + ("none was asked for" if ended and ended.reason == "limit" else "the program ended by itself before")
+            "the ceiling: no experiment was done because "
+            + ("none was requested" if ended and ended.reason == "limit" else "the program ended by itself before")
         )
     notes += _not_done(_last_of_each(main.all("experiment"), "name"))
     others = {p.facts.rank for p in processes if p.facts.role == "main" and p.all("step")} - {main.facts.rank}
     if others:
         notes.append(
-            f"{'rank' if len(others) == 1 else 'ranks'} {', '.join(map(str, sorted(others)))}: recorded too; "
-            f"this report is about rank {main.facts.rank}"
+            f"{'rank' if len(others) == 1 else 'ranks'} {', '.join(map(str, sorted(others)))}: also recorded; this "
+            f"report is about rank {main.facts.rank}"
         )
     return notes
 

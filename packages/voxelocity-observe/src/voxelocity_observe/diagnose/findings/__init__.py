@@ -55,7 +55,8 @@ def index() -> str:
     lines = [
         "# Findings of `voxelocity diagnose`",
         "",
-        "Each page says what a finding means, how it was seen, why it costs time, what to change, and when not to.",
+        "Each page explains what a finding means, how it was detected, why it costs time, what to change, and when "
+        "not to.",
         "`voxelocity explain CODE` prints the same pages offline. A code never changes its meaning.",
     ]
     for prefix, name in _FAMILIES.items():

@@ -313,7 +313,7 @@ class Conductor:
 
     def _why_not_asked(self) -> str:
         if not self._settings.experiments:
-            return "experiments were not asked for"
+            return "experiments were not requested"
         return "it would change what the program saves with --keep-saves" if self._settings.keeps_saves else ""
 
     def _keep(self, entry: Entry, batch: Any) -> None:

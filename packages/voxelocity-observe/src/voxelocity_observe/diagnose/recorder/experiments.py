@@ -302,7 +302,7 @@ def storage_alone(paths: list[str], seconds: float) -> list[Fields]:
     names = ("storage", "storage, page cache")
     found = [path for path in paths if os.path.isfile(path)]
     if not found:
-        return [_fields(name, "byte", note="the program was not seen to read a file") for name in names]
+        return [_fields(name, "byte", note="no file reads of the program were recorded") for name in names]
     if not hasattr(os, "posix_fadvise"):
         return [_fields(name, "byte", note="this system cannot drop files from memory on request") for name in names]
     cold: list[float] = []

@@ -233,7 +233,7 @@ class Recording:
                 with self._guard.lifted():
                     training.write_experiments(why_not_resident)
         except Exception:
-            note_failure(self.settings.folder, "not everything that was seen could be written")
+            note_failure(self.settings.folder, "some recorded data could not be written")
         finally:
             # Also after Ctrl-C in an experiment.
             self._tell_process()

@@ -111,7 +111,7 @@ def _passes(facts: Facts) -> list[Table]:
 @_section(
     "experiments",
     "Each stage alone",
-    "Done in the program itself after the counted steps. No stage can be faster than it is alone.",
+    "Measured in the program itself after the counted steps. No stage can be faster than alone.",
 )
 def _experiments(facts: Facts) -> list[Table]:
     batch_size = next((loader.batch_size for loader in facts.loaders if loader.is_for_training), None)
@@ -188,7 +188,7 @@ def _fetches(facts: Facts) -> Table:
     }
     few = sorted(facts.fetches, key=lambda fetch: (fetch.key, fetch.worker))[:_MAX_FETCHES]
     more = f" (the first {_MAX_FETCHES})" if len(facts.fetches) > _MAX_FETCHES else ""
-    return record_table(f"Who made the batches{more}", few, cells)
+    return record_table(f"Batches by loader and worker{more}", few, cells)
 
 
 def _per(seconds: float, count: int) -> str:
@@ -234,7 +234,9 @@ def _stacks(facts: Facts) -> list[Table]:
     }
     words = ("Source", "While", "Doing", "In")
     shares = [stack.num_samples / max(whole[stack.part], 1) for stack in ordered]
-    return [record_table("Where the program was found", ordered, cells, words=words, shares=shares)] if ordered else []
+    return (
+        [record_table("Where the program was sampled", ordered, cells, words=words, shares=shares)] if ordered else []
+    )
 
 
 @_section("files", "Files")
@@ -255,7 +257,7 @@ def _files(facts: Facts) -> list[Table]:
 
 
 @_section(
-    "calls", "Calls that wait", "A tensor in the host's memory is read at once: without a GPU, such calls cost nothing."
+    "calls", "Calls that wait", "A tensor in host memory is read immediately: without a GPU, such calls cost no time."
 )
 def _calls(facts: Facts) -> list[Table]:
     syncs = sorted(facts.syncs, key=lambda sync: (sync.seconds, sync.count), reverse=True)[:_MAX_ROWS]
@@ -354,7 +356,7 @@ def _host(facts: Facts) -> list[Table]:
         ("Cores it may use", f"{host.num_cpus} of {host.num_machine_cpus or host.num_cpus}"),
         ("Of these in use by the program", share_text(host.cpu_share)),
         ("In use by others", f"{host.others_share:.2g} cores"),
-        ("Held back by the control group", share_text(host.throttled_share)),
+        ("Throttled by the control group", share_text(host.throttled_share)),
         ("Processes and threads, at most", f"{host.num_processes:,} and {host.num_threads:,}"),
         *([("Memory, at most", f"{bytes_text(host.memory_bytes)}{of_limit}")] if host.memory_bytes else []),
         ("Swapped in and out", f"{bytes_text(host.swap_in_bytes)} and {bytes_text(host.swap_out_bytes)}"),
@@ -380,7 +382,7 @@ def _gpus(host: HostFacts) -> Table:
     return Table(caption="The GPUs", heads=heads, rows=rows, text_columns=frozenset({2}))
 
 
-@_section("environment", "What it ran on")
+@_section("environment", "Machine and software")
 def _environment(facts: Facts) -> list[Table]:
     versions = fact_table("Packages the program imported", facts.main.versions.items(), heads=("Package", "Version"))
     return [*([machine_table(facts.environment)] if facts.environment else []), *([versions] if versions.rows else [])]

@@ -104,7 +104,7 @@ def diagnosis_document(diagnosis: Diagnosis, *, trace: str = "") -> Document:
                 blocks=[
                     Lines(lines=diagnosis.not_measured)
                     if diagnosis.not_measured
-                    else Text(text="Everything that can be measured here was.", is_hint=True)
+                    else Text(text="Everything that can be measured here was measured.", is_hint=True)
                 ],
             ),
             Section(title=NOT_WRITTEN, blocks=[Lines(lines=refused, are_code=True)] if refused else []),
@@ -131,10 +131,10 @@ def _to_change(diagnosis: Diagnosis, causes: Sequence[FindingCard], findings: Se
     if not causes and diagnosis.split:
         blocks = [Text(text="Nothing was found that holds this program back.")]
     elif not causes:
-        blocks = [Text(text="No training was seen, so there is nothing to judge.")]
+        blocks = [Text(text="No training was recorded, so there is nothing to analyze.")]
     others = [card for card in findings if card not in causes]
     if others:
-        title = f"Worth knowing, but not holding it back now ({len(others)})"
+        title = f"Worth knowing, but not a bottleneck now ({len(others)})"
         blocks.append(Folded(title=title, blocks=others, is_open=not causes))
     return blocks
 
@@ -169,7 +169,7 @@ def _cards(diagnosis: Diagnosis) -> list[Card]:
         ),
         Card(name="Waiting for data", value=share_text(waiting), note=f"of {duration_text(seen.watched_s)} watched"),
         Card(name="Causes found", value=f"{len(causes)}", note=first),
-        Card(name="Own cost", value=cost, note="of the watched time went into watching"),
+        Card(name="Own cost", value=cost, note="of the watched time was spent on watching"),
     ]
 
 
@@ -192,18 +192,18 @@ def ceiling_section(ceiling: Ceiling, *, few: str = "", beside: str = "") -> Sec
     network = TimeShare(name=NETWORK, seconds=ceiling.resident_s, share=1.0)
     waiting = [TimeShare(name=DATA, seconds=waited_s, share=1.0)] if waited_s > 0.0 else []
     colors = {NETWORK: style_for("forward").css, **({DATA: style_for("wait").css} if waiting else {})}
-    splits = {"Now": [network, *waiting], "Data always there": [network]}
-    totals = {"Now": _step_text(ceiling.step_s), "Data always there": _step_text(ceiling.resident_s)}
+    splits = {"Now": [network, *waiting], "Data always available": [network]}
+    totals = {"Now": _step_text(ceiling.step_s), "Data always available": _step_text(ceiling.resident_s)}
     factor = ceiling.step_s / max(ceiling.resident_s, 1e-12)
     how = "Estimated from the parts of the counted steps; the experiment was not done."
     if ceiling.basis == "measured":
-        how = "Measured: after the counted steps, the program itself continued on batches it already had."
+        how = "Measured: after the counted steps, the program continued on batches that were already in memory."
     return Section(
         title="With and without waiting for data",
         blocks=[
             Text(text=f"{_ceiling_words(ceiling, factor, few)} {beside}".rstrip()),
             TimeBars(
-                caption="One step, as measured and with its data always there",
+                caption="One step, as measured and with its data always available",
                 bars=bars_on_one_scale(splits, colors, totals),
                 legend=[LegendEntry(name=name, color=color) for name, color in colors.items()],
             ),
@@ -215,13 +215,13 @@ def ceiling_section(ceiling: Ceiling, *, few: str = "", beside: str = "") -> Sec
 def _ceiling_words(ceiling: Ceiling, factor: float, few: str) -> str:
     if factor < 1.03:
         return (
-            f"With its data always there a step takes as long as it does now ({duration_text(ceiling.step_s)}): "
+            f"With its data always available, a step takes as long as now ({duration_text(ceiling.step_s)}): "
             "no faster loading can make it shorter."
         )
     return (
-        f"If every batch were there when asked for, a step would take {duration_text(ceiling.resident_s)} "
+        f"If every batch were available immediately, a step would take {duration_text(ceiling.resident_s)} "
         f"instead of {duration_text(ceiling.step_s)}: {faster_text(factor, saved_share=1.0 - 1.0 / factor)}{few}. "
-        "Faster loading cannot bring more than that."
+        "Faster loading cannot gain more than that."
     )
 
 

@@ -141,7 +141,7 @@ def _pace(diagnosis: Diagnosis, columns: int) -> Iterator[Text]:
         factor = ceiling.step_s / ceiling.resident_s
         yield Text()
         yield from prose(
-            f"Ceiling: with its data always there a step takes {duration_text(ceiling.resident_s)} instead of "
+            f"Ceiling: with its data always available, a step takes {duration_text(ceiling.resident_s)} instead of "
             f"{duration_text(ceiling.step_s)} ({ceiling.basis}{few_steps_text(diagnosis.facts)}), "
             f"{faster_text(factor, saved_share=1.0 - 1.0 / max(factor, 1.0))}. {beside_ceiling_text(diagnosis.split)}",
             columns,
@@ -199,7 +199,7 @@ def _files(diagnosis: Diagnosis, files: DiagnosisFiles, columns: int, *, has_evi
         yield from prose(
             f"Watching took {percent_text(diagnosis.own_share)} of the watched time.", columns, style="dim"
         )
-    hints = [] if has_evidence else ["--evidence shows what this rests on"]
+    hints = [] if has_evidence else ["--evidence prints all evidence"]
     if diagnosis.findings:
         hints.append(f"voxelocity explain {diagnosis.findings[0].code} says more")
     if hints:

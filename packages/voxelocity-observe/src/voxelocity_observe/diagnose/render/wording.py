@@ -25,13 +25,13 @@ PHASES = {
     "warm-up": "not counted: warm-up",
     "watched": "counted",
     "profiled": "slowed down by the profiler",
-    "resident": "on batches that were there",
+    "resident": "on batches in memory",
     "unchanged": "unchanged, between these",
     "refilled": "not counted: on batches made ahead",
 }
 UNITS = {"step": "steps", "batch": "batches", "item": "items"}
 EXPERIMENTS = {
-    "resident batch": "The step, on batches that are there",
+    "resident batch": "The step, on batches in memory",
     "loader": "The loader, without the step",
     "items": "The data set, in one thread",
     "collate": "Putting a batch together",

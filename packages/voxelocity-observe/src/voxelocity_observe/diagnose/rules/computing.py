@@ -320,7 +320,7 @@ def anomaly_detection(facts: Facts) -> Found | None:
     )
 
 
-@rule("VX332", "Deterministic algorithms are asked for", pool="compute")
+@rule("VX332", "Deterministic algorithms are on", pool="compute")
 def deterministic(facts: Facts) -> Found | None:
     """`use_deterministic_algorithms` rules out the faster algorithms and fills each new tensor."""
     if facts.settings is None or not facts.settings.deterministic or not facts.counted:

@@ -76,7 +76,7 @@ def blocking_copy(facts: Facts) -> Found | None:
     return _copying(
         facts,
         loader,
-        why="although they are in pinned memory: nothing else runs meanwhile",
+        why="although they are in pinned memory: the program waits in the meantime",
         change=f"{_not_blocking(facts)}\n"
         "# and copy the next batch on its own stream: voxelocity.Feed(..., device='cuda') does both",
     )
@@ -229,8 +229,8 @@ def _would_wait(syncs: Sequence[SyncFacts]) -> Found:
     calls = " and ".join(dict.fromkeys(sync.call for sync in syncs))
     return Found(
         cause=f"{calls} {'runs' if len({sync.call for sync in syncs}) == 1 else 'run'} in each step "
-        f"({count_text(count, 'call')} in {count_text(steps, 'step')}). On a CPU this waits for nothing and costs "
-        "almost no time; on a GPU each call would wait until all work is done.",
+        f"({count_text(count, 'call')} in {count_text(steps, 'step')}). On a CPU this costs almost no time; on a GPU "
+        "each call would wait until all work is done.",
         evidence=[f"{sync.where}: {sync.line.strip()} ({_calls_text(sync)})" for sync in syncs[:4]],
         saves_s=0.0,
         change=_READ_SELDOM,

@@ -108,9 +108,9 @@ def fixed_after_random(facts: Facts) -> Found | None:
     moved = [transform.line or f"{transform.name}(...)," for transform in (*late, first)]
     return Found(
         cause=f"{percent(share)} of making items is {names}, after {first.name}, the first random transform. Caches "
-        "keep what comes before it, so this is done again at each use.",
+        "keep what comes before it, so this is repeated at each use.",
         evidence=[
-            f"{first.name}, random: {first.where or 'place unknown'}",
+            f"{first.name}, random: {first.where or 'location unknown'}",
             *[
                 f"{slow.name}: {slow.num_calls} calls, {duration_text(slow.self_s / max(1, slow.num_calls))} each"
                 + (f", {slow.where}" if slow.where else "")

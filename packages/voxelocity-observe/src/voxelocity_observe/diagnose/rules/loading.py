@@ -114,14 +114,14 @@ def own_thread(facts: Facts) -> Found | None:
     count = made.best_workers()
     then_s = made.step_with(count)
     limit = (
-        f", because making batches then keeps all cores busy; only less work per batch brings it down to the "
+        f", because making batches then keeps all cores busy; only less work per batch can reduce it to the "
         f"{duration_text(made.compute_s)} that it computes"
         if then_s > _FAR_FROM_CEILING * made.compute_s
         else ""
     )
     return Found(
         cause=f"With num_workers=0{' in the queue' if is_queue else ''}, {waiting_text(facts)}. "
-        f"{count_text(count, 'worker')} would make the next batches meanwhile: a step would take "
+        f"{count_text(count, 'worker')} would make the next batches in the meantime: a step would take "
         f"{duration_text(then_s)}{limit}.",
         evidence=[
             f"{'Queue' if is_queue else made.loader.kind}(num_workers=0){at(made.loader.place)}",

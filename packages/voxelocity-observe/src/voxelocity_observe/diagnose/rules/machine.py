@@ -104,7 +104,7 @@ def shared_cores(facts: Facts) -> Found | None:
     evidence = [f"CPU of the program: {percent(host.cpu_share)} of {count_text(host.num_cpus, 'core')}"]
     if facts.core_wait is not None and facts.core_wait.of_s > 0.0:
         waited = facts.core_wait.seconds / facts.core_wait.of_s
-        evidence.append(f"the thread that trains was ready and had no core in {percent(waited)} of the time")
+        evidence.append(f"the thread that trains was ready but had no core in {percent(waited)} of the time")
         saves_s = min(saves_s, watched_s(facts) * waited + _behind_workers_s(facts) * others)
     return Found(
         cause=f"Other programs kept {host.others_share:.1f} of {count_text(cores, 'core')} busy, this one "
@@ -161,7 +161,7 @@ def gpu_throttled(facts: Facts) -> Found | None:
         evidence=[f"{name}: {percent(share)} of the samples" for name, share in reasons.items()],
         change="nvidia-smi -q -d POWER,CLOCK  # shows the limit; `nvidia-smi -pl` raises it where that is allowed"
         if is_power
-        else "nvidia-smi -q -d TEMPERATURE,CLOCK  # cooling: fans, dust, place in the rack",
+        else "nvidia-smi -q -d TEMPERATURE,CLOCK  # cooling: fans, dust, position in the rack",
         # On many cards, large networks normally run at the power limit.
         is_cause=not is_power,
     )
@@ -175,7 +175,7 @@ def shared_gpu(facts: Facts) -> Found | None:
         return None
     return Found(
         cause=f"{count_text(host.gpu_other_processes, 'other program')} held memory on the GPU while this one ran; "
-        "their kernels take turns with its own.",
+        "their kernels compete with its own.",
         evidence=[f"other processes on the device: {host.gpu_other_processes}"],
         change="nvidia-smi  # lists them; then CUDA_VISIBLE_DEVICES=1 python train.py",
         is_cause=False,
@@ -195,8 +195,8 @@ def gpu_memory_full(facts: Facts) -> Found | None:
     used, total = full[0]
     is_set = facts.settings is not None and "PYTORCH_CUDA_ALLOC_CONF" in facts.settings.environment
     return Found(
-        cause=f"{bytes_text(used)} of {bytes_text(total)} of the GPU's memory was in use; if a request finds "
-        "no room, torch returns its cached memory, waits for the device and asks again.",
+        cause=f"{bytes_text(used)} of {bytes_text(total)} of the GPU's memory was in use; if an allocation fails, "
+        "torch frees its cached memory, waits for the device and tries again.",
         evidence=[
             f"PYTORCH_CUDA_ALLOC_CONF={'set' if is_set else 'not set'}",
             f"watched for {duration_text(facts.seconds)}",
@@ -244,8 +244,8 @@ def too_many_threads(facts: Facts) -> Found | None:
     if settings.num_threads <= cores:
         return None
     return Found(
-        cause=f"{settings.num_threads} threads compute on {count_text(cores, 'core')}; each operation "
-        "ends only when its last thread has had its turn.",
+        cause=f"{settings.num_threads} threads compute on {count_text(cores, 'core')}; each operation waits for its "
+        "last thread.",
         evidence=[
             f"torch.get_num_threads(): {settings.num_threads}; cores for the program: {cores}, of the machine: "
             f"{facts.host.num_machine_cpus or 'not known'}"

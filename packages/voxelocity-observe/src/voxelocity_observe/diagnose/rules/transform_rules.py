@@ -54,7 +54,7 @@ def slow_collate(facts: Facts) -> Found | None:
         cause=f"{made.loader.collate or 'The collate function'} takes {duration_text(made.collate_s)} a step, "
         f"{percent(made.collate_s / made.made_s)} of what its batch takes; stacking "
         f"{bytes_text(made.batch_bytes)} takes about {duration_text(needed_s)}.",
-        evidence=[f"collate function: {made.loader.collate}, {place or 'place unknown'}", *making_lines(made)],
+        evidence=[f"collate function: {made.loader.collate}, {place or 'location unknown'}", *making_lines(made)],
         saves_s=made.gain_s(share),
         change=f"# do what {made.loader.collate or 'it'} does beyond stacking for each item: once if it gives the same "
         "each time,\n# otherwise in the data set, where workers share it\n"

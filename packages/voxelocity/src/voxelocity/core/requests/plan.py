@@ -77,32 +77,32 @@ class PlanKeys(UserRequest):
     fold: Annotated[FoldChoice, Option(read=read_fold, shown="0")] = "auto"
     """Fold to hold out, or 'all' to train and validate on all cases.
 
-    "auto" holds out fold 0, or what a run that continues held out.
+    "auto" holds out fold 0, or the fold of a resumed run.
     """
     time_budget_s: Annotated[
         float | Literal["auto"], Option(flags=("--time-budget",), read=parse_duration_s, shown="")
     ] = "auto"
-    """End by then, validation and report included: 90s, 5m, 1h.
+    """Time limit, validation and report included: 90s, 5m, 1h.
 
-    Seconds as a number; 0 sets no limit. "auto" is 0, or what a run that continues has.
+    Seconds as a number; 0 sets no limit. "auto" is 0, or the budget of a resumed run.
     """
     seed: Annotated[int | Literal["auto"], Option(least=0, shown=0)] = "auto"
     """Seed of weights, order, patches and augmentation.
 
-    "auto" is 0, or that of a run that continues.
+    "auto" is 0, or the seed of a resumed run.
     """
     device: Annotated[DeviceChoice, Option(read=read_device)] = "auto"
     """cpu, cuda or auto.
 
-    It is not part of the plan: a run may continue on another one, and says so.
+    It is not part of the plan: a run may resume on another device, with a warning.
     """
     plans: Annotated[Path | None, Option()] = None
-    """Take over spacing, patch, batch, intensities and network of nnU-Net's plans: FILE or FILE:CONFIGURATION.
+    """Use spacing, patch, batch, intensities and network of nnU-Net's plans: FILE or FILE:CONFIGURATION.
 
-    3d_fullres unless a configuration is named; `overrides` win. A run that continues keeps what its plans said.
+    The default configuration is 3d_fullres; `overrides` take precedence. A resumed run does not need the file.
     """
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of the plan to fix, nested or dotted; the value "auto" leaves a key to the rules."""
+    """Keys of the plan, nested or dotted; the value "auto" leaves a key to the rules."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "overrides", in_own_keys(self.overrides or {}))
@@ -128,13 +128,13 @@ class StartKeys(PlanKeys):
     start_from: Annotated[tuple[Path, ...], Option(flags=("--from",))] = ()
     """Fine-tune: start from the weights of this model: a run, nnU-Net's results, or a MONAI bundle.
 
-    Its network is taken over, and its spacing, patch and intensities where that keeps what it knows. Of several, the
-    training starts from the one that a few steps improve most; `scratch` among them stands for new weights.
+    Its network is taken over, and its spacing, patch and intensities if they suit the data. Of several models, the
+    training starts from the one with the lowest loss after a few steps; `scratch` stands for new weights.
     """
     start_map: Annotated[tuple[str, ...], Option(flags=("--map",))] = ()
     """With --from: NEW=OLD, a channel or class of DATASET and its name in that model; NEW= initializes it.
 
-    Those of equal names continue each other without it.
+    Equal names are matched without it.
     """
 
     def __post_init__(self) -> None:
@@ -144,10 +144,10 @@ class StartKeys(PlanKeys):
     def _check(self) -> None:
         super()._check()
         if self.plans is not None and self.start_from:
-            reason = "a run that starts from a model has its network, spacing and intensities; give one of them"
+            reason = "a run that starts from a model uses its network, spacing and intensities; give only one of them"
             raise self.refusal(reason, "plans", "start_from")
         if self.start_map and not self.start_from:
-            raise self.refusal("it maps to names of a model; name the one to start from too", "start_map")
+            raise self.refusal("it maps to the names of a model; also give --from", "start_map")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,9 +162,9 @@ class PlanRequest(PlanKeys):
     With a time budget, the run ends at whichever comes first.
     """
     cache_folder: Path | None = None
-    """Where the disk cache and earlier measurements are; `default_cache_folder()` if not given."""
+    """Folder of the disk cache and of earlier measurements; default: `default_cache_folder()`."""
     skip_broken: bool = False
-    """Leave sampled cases whose voxels cannot be read out of the statistics."""
+    """Exclude sampled cases whose voxels cannot be read from the statistics."""
 
     def _check(self) -> None:
         super()._check()
@@ -180,7 +180,7 @@ class RunPlanRequest(PlanRequest, StartKeys):
         super()._check()
         if len(set(self.start_from)) > 1:
             raise self.refusal(
-                "a plan is made for one model; give one of them. `voxelocity train` tries several for a few steps",
+                "a plan is made for one model; give only one. `voxelocity train` compares several over a few steps",
                 "start_from",
             )
 

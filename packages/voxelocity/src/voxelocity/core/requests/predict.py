@@ -34,76 +34,76 @@ class PredictRequest(UserRequest):
     It is created if it does not exist. A scan is never replaced.
     """
     format: Annotated[str, Option()] = "auto"
-    """Of the predictions: "auto" or one of `core.scan_formats.OUTPUTS`.
+    """Format of the predictions: "auto" or one of `core.scan_formats.OUTPUTS`.
 
-    "auto" is that of the scans, if all have one of these formats, else nii.gz.
+    "auto" is the scans' format if it is one of these, else nii.gz.
     """
     volume: Annotated[int | None, Option(least=1)] = None
-    """Of scans that hold several volumes, such as time points, the one to predict, counted from 1.
+    """The volume to predict if scans have several, such as time points; counted from 1.
 
-    Else each volume is a channel.
+    By default, each volume is a channel.
     """
     device: Annotated[Any, Option(read=_read_device)] = "auto"
-    """cpu, cuda, all or auto. all: every GPU that is visible; they share the scans.
+    """cpu, cuda, all or auto. all: the scans are distributed over all visible GPUs.
 
     In Python, devices: such as "cuda", or several, each with a network of its own; `core.device.HOST` for an export
     that runs without torch.
     """
     num_threads: int = 0
-    """Scans decoded ahead, and threads that put a prediction back on its scan's grid; as many as cores if 0."""
+    """Scans decoded ahead, and threads that resample predictions to the scans' grids; 0: as many as cores."""
     overwrite: Annotated[bool, Option()] = False
-    """Replace predictions that exist in --out.
+    """Replace existing predictions in --out.
 
-    Each file in one piece.
+    Each file is replaced atomically.
     """
     resume: Annotated[bool, Option()] = False
-    """Predict only the scans without a prediction in --out.
+    """Skip scans that already have a prediction in --out.
 
-    Those that exist are whole, because each is moved into place when it is complete.
+    Existing files are complete, because each is renamed when it is complete.
     """
     probabilities: Annotated[bool, Option()] = False
-    """Also write those of every class, to OUT/probabilities.
+    """Also write the probabilities of every class to OUT/probabilities.
 
     A 4-D NIfTI file for each scan.
     """
     previews: Annotated[bool, Option()] = False
-    """Also write a picture of each scan, to OUT/previews."""
+    """Also write a picture of each scan to OUT/previews."""
     one_file_per_class: Annotated[bool, Option()] = False
-    """Write a mask of each class, OUT/CASE/CLASS.nii.gz, in place of one file of all.
+    """Write a mask for each class, OUT/CASE/CLASS.nii.gz, instead of one file with all classes.
 
     As TotalSegmentator does. Masks of overlapping classes overlap.
     """
     statistics: Annotated[bool, Option()] = False
-    """Also write volume (mm³) and mean intensity of each class, to OUT/statistics.
+    """Also write volume (mm³) and mean intensity of each class to OUT/statistics.
 
     With `one_file_per_class`, to OUT/CASE/statistics.json, as TotalSegmentator does.
     """
     label_files: Annotated[bool, Option()] = False
-    """Also write names and colors of the values, for ITK-SNAP and 3D Slicer.
+    """Also write names and colors of the label values for ITK-SNAP and 3D Slicer.
 
     OUT/labels.label and OUT/labels.ctbl.
     """
     page: Annotated[bool, Option(flags=("--no-page",), is_negated=True)] = True
-    """Write no predictions.html.
+    """Do not write predictions.html.
 
     In Python, whether to write it, with times, volumes and slices of the first scans.
     """
     postprocess: Annotated[bool, Option(flags=("--no-postprocess",), is_negated=True)] = True
-    """Keep all components, also where the model keeps the largest.
+    """Keep all components, even of classes whose largest one the model keeps.
 
     In Python, whether to keep only the largest component of the classes that the model names (`keep_largest`).
     """
     float16_sums: Annotated[bool, Option()] = False
-    """Add windows and folds in float16, as nnU-Net's predictor does; for its models, and slower.
+    """Add windows and folds in float16, as nnU-Net does; for nnU-Net models only, and slower.
 
-    Without, sums are more exact, and labels differ from nnU-Net's where two classes are almost equal.
+    Otherwise sums are more accurate, and labels differ from nnU-Net's where two classes are almost tied.
     """
     factory: Annotated[str, Option(flags=("--network",))] = ""
     """Code that may run: the builder of the run's network, if it is your own (package.module:name), or the compiled
     file of an export (network.pt2).
     """
     runtime: Annotated[str, Option()] = "eager"
-    """What runs the network: one of `infer.runtimes.table.RUNTIMES`, or "auto", the quickest by measurement."""
+    """What runs the network: one of `infer.runtimes.table.RUNTIMES`, or "auto", which measures the fastest."""
 
     def _check(self) -> None:
         self.check_one_of("the first replaces predictions, the second keeps them", "overwrite", "resume")

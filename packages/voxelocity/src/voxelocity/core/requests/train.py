@@ -53,15 +53,15 @@ class TrainRequest(StartKeys):
     time_budget_s: Annotated[
         float | Literal["auto"], Option(flags=("--time-budget",), read=read_time_budget, shown="")
     ] = "auto"
-    """End by then, validation and report included: 90s, 5m, 1h; with --resume +5m: that much longer.
+    """Time limit, validation and report included: 90s, 5m, 1h; with --resume, +5m adds time.
 
-    Seconds as a number; 0 sets no limit. "auto" is 0, or what a run that continues has. More time continues a finished
+    Seconds as a number; 0 sets no limit. "auto" is 0, or the budget of a resumed run. More time continues a finished
     run from its last checkpoint, on the learning rate's schedule for the whole time.
     """
     folds: Annotated[tuple[int, ...] | None, Option(read=read_folds, shown="")] = None
-    """Train several folds into OUT/fold_K, one after the other: 'all', or as in 0,2.
+    """Train several folds into OUT/fold_K, one after the other: 'all', or numbers such as 0,2.
 
-    No numbers mean every fold of the data set; None trains the one that `fold` says.
+    No numbers mean every fold of the data set; None trains the fold in `fold`.
     """
     epochs: Annotated[int | None, Option(least=1)] = None
     """Train for this many passes over the training cases.
@@ -69,7 +69,7 @@ class TrainRequest(StartKeys):
     With a time budget, the run ends at whichever comes first.
     """
     resume: Annotated[bool, Option()] = False
-    """Continue a run with its own plan: --resume RUN, or with DATASET and --out as it began.
+    """Continue a run with its own plan: --resume RUN, or the first command with --resume.
 
     If you give fold, budget, seed or overrides, they must match the run's. Keys of `parallel` and `planner` may differ.
     """
@@ -80,7 +80,7 @@ class TrainRequest(StartKeys):
     skip_broken: Annotated[bool, Option()] = False
     """Leave out cases that cannot be used, and report which and why.
 
-    A run that continues leaves them out too.
+    A resumed run also leaves them out.
     """
     log: Annotated[tuple[str, ...], Option()] = ()
     """Trackers that also get the run (`voxelocity_observe.sinks.TRACKERS`), with their address behind a colon."""
@@ -90,8 +90,8 @@ class TrainRequest(StartKeys):
         if self.epochs is not None:
             self.check_number("epochs", "give a whole number from 1", least=1, is_whole=True)
         if isinstance(self.time_budget_s, MoreTime) and (self.folds is not None or not self.resume):
-            raise self.refusal("a + gives a single run more time; name it with --resume RUN", "time_budget_s")
-        self.check_one_of("the first keeps what was trained, the second replaces it", "resume", "overwrite")
+            raise self.refusal("a + adds time to an existing run; name it with --resume RUN", "time_budget_s")
+        self.check_one_of("the first keeps the run, the second replaces it", "resume", "overwrite")
         if self.folds is not None and self.fold != "auto":
             raise self.refusal("the first trains one fold, the second several; give one of them", "fold", "folds")
 

@@ -15,7 +15,7 @@ Goal = Literal["throughput", "memory", "time-to-dice"]
 LEARNING_RATE = "learning-rate"
 """The key of `only` that makes a range test."""
 
-_NO_MEMORY = "a memory limit must leave something; give 8GB, or 0 for none"
+_NO_MEMORY = "a memory limit must be above 0; write it as in 8GB, or leave it out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,42 +25,42 @@ class TuneRequest(PlanKeys):
     CALL: ClassVar[str] = "vx.tune"
 
     out: Annotated[Path, Option(flags=("-o", "--out"))]
-    """Folder of the trials and the page; tune-NAME if left out."""
+    """Folder of the trials and the page; default: tune-NAME."""
     goal: Annotated[Goal, Option(flags=("--for",), read=str)] = "throughput"
-    """throughput: the shortest run; memory: the least memory; time-to-dice: by trainings.
+    """throughput: shortest run; memory: least memory; time-to-dice: compared by training.
 
-    "throughput" searches settings that do not change what is learned. "memory" takes those that make a run at most 3 %
-    longer. "time-to-dice" compares batch size with its learning rate, number format and patches a case.
+    "throughput" searches settings that do not change results. "memory" uses settings that make a run at most 3 %
+    longer. "time-to-dice" compares batch size with its learning rate, number format and patches per case.
     """
     trials: Annotated[int, Option(least=1)] = 20
     """Trials of the search.
 
-    Three confirmations of the winner and of the plan's own settings come on top.
+    In addition, the winner and the plan's own settings are measured three times.
     """
     time_budget_s: Annotated[
         float | Literal["auto"], Option(flags=("--time-budget",), read=parse_duration_s, shown="")
     ] = "auto"
-    """End by then: 90s, 5m, 1h.
+    """Time limit: 90s, 5m, 1h.
 
     Seconds as a number; 0 sets no limit, and ten minutes for "time-to-dice".
     """
     memory_limit_bytes: Annotated[int, Option(flags=("--memory-limit",), read=parse_bytes, shown="")] = 0
-    """Of the GPU or, on a CPU, of main memory: what takes more fails. 8GB, 512MiB."""
+    """Memory limit of the GPU or, on a CPU, of main memory: 8GB, 512MiB."""
     only: Annotated[tuple[str, ...], Option()] = ()
-    """Search this key alone; repeat for more. learning-rate makes a range test."""
+    """Search only this key; repeatable. learning-rate runs a range test."""
     num_pairs: Annotated[int, Option(flags=("--pairs",), least=2)] = 3
-    """Pairs of trainings that judge what time-to-dice has found.
+    """Pairs of trainings that compare the result of time-to-dice.
 
-    Each has a seed of its own.
+    Each pair has its own seed.
     """
     train_s: Annotated[float, Option(flags=("--train",), read=parse_duration_s, shown="")] = 0.0
-    """Then train this long with the plan's own settings and with those found, for curves."""
+    """Then train this long with the plan's settings and with the tuned ones, for curves."""
     keep: Annotated[bool | None, Option(flags=("--keep/--no-keep",))] = None
-    """Whether later plans take what was found; a range test's rate by --keep only."""
+    """Whether later plans use the result; by default yes, except for a range test."""
     overwrite: Annotated[bool, Option()] = False
-    """Begin again, even if the folder holds trials."""
+    """Start again, even if the folder has trials."""
     cache_folder: Path | None = None
-    """Where the plan finds what was tuned; `default_cache_folder()` if not given."""
+    """Folder where plans find the result; default: `default_cache_folder()`."""
 
     @property
     def is_range_test(self) -> bool:
@@ -84,16 +84,18 @@ class TuneRequest(PlanKeys):
         self.check_number("train_s", "give seconds as a number, or 0 for none")
         if self.is_range_test and len(self.only) > 1:
             others = ", ".join(key for key in self.only if key != LEARNING_RATE)
-            raise self.refusal(f"{LEARNING_RATE} is a test of its own; search {others} in another call", "only")
+            raise self.refusal(f"{LEARNING_RATE} is a separate test; search {others} in another call", "only")
         if self.train_s and self.is_range_test:
-            raise self.refusal("a range test finds nothing that has curves; leave out one of them", "train_s", "only")
+            raise self.refusal("a range test has no curves; leave out one of them", "train_s", "only")
         if self.goal == "time-to-dice":
             if self.train_s:
                 raise self.refusal(
-                    "curves are of what throughput or memory finds; leave out one of them", "train_s", "goal"
+                    "curves are only for throughput and memory; leave out one of them", "train_s", "goal"
                 )
             if self.only:
-                raise self.refusal("single keys are searched by speed or memory; leave out one of them", "only", "goal")
+                raise self.refusal(
+                    "single keys are searched only by speed or memory; leave out one of them", "only", "goal"
+                )
 
 
 class TuneOptions(PlanKeyOptions, total=False):

@@ -163,7 +163,7 @@ def augment(
         if chosen == "torch":
             torch_engine.augment_sample(source, region, params, row, work[row], label[row])
         else:
-            assert isinstance(source, Source), "voxels on a device are not for a CPU"
+            assert isinstance(source, Source), "voxels on a device cannot be used on a CPU"
             native_engine.augment_sample(source, region, params, row, work[row].numpy(), label[row].numpy())
     if work is not image:
         image.copy_(work)

@@ -119,7 +119,7 @@ def _draw_flips(numbers: Numbers, patches: Patches, drawn: Drawn) -> Drawn:
 
 _FLIP = BuiltInEffect(
     name="flip",
-    about="mirrored along an axis; classes that are a pair swap",
+    about="mirrored along an axis; paired classes are swapped",
     keys=("swap_pairs",),
     words=lambda patches: {"flips": [choice(chance, rises=False) for chance in patches.config.flip_probability]},
     draw=_draw_flips,
@@ -143,7 +143,7 @@ def _draw_quarter_turns(numbers: Numbers, patches: Patches, drawn: Drawn) -> Dra
 
 _QUARTER_TURN = BuiltInEffect(
     name="quarter_turn",
-    about="turned by quarters about an axis, voxel onto voxel",
+    about="rotated by multiples of 90 degrees, without interpolation",
     words=lambda patches: {
         "are_turned": [choice(chance, rises=False) for chance in patches.config.quarter_turn_probability],
         "turns": [value(_UNIT)] * 2,
@@ -258,7 +258,7 @@ def _draw_bias(numbers: Numbers, patches: Patches, drawn: Drawn) -> Drawn:
 
 _BIAS = BuiltInEffect(
     name="bias",
-    about="a smooth brightness field, like that of a coil in MR",
+    about="a smooth brightness field, like the coil sensitivity in MR",
     keys=("bias_strength",),
     words=_bias_words,
     draw=_draw_bias,
@@ -273,7 +273,7 @@ def _draw_noise(numbers: Numbers, patches: Patches, drawn: Drawn) -> Drawn:
 
 _NOISE = BuiltInEffect(
     name="noise",
-    about="Gaussian, from a counter: a voxel's number depends only on seed, channel and position; more than 2^24 "
+    about="Gaussian, counter-based: a voxel's value depends only on seed, channel and position; more than 2^24 "
     "values, up to 6.23 standard deviations",
     keys=("noise_std_range",),
     words=lambda patches: {
@@ -309,7 +309,8 @@ def _draw_cutout(numbers: Numbers, patches: Patches, drawn: Drawn) -> Drawn:
 
 _CUTOUT = BuiltInEffect(
     name="cutout",
-    about="boxes set to a number in all channels; the label stays (DeVries and Taylor 2017, arXiv:1708.04552)",
+    about="boxes filled with a constant in all channels; the label is unchanged (DeVries and Taylor 2017, "
+    "arXiv:1708.04552)",
     keys=("cutout_boxes", "cutout_size_range", "cutout_value"),
     words=_cutout_words,
     draw=_draw_cutout,

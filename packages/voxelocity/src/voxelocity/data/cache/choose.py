@@ -67,6 +67,6 @@ def _open_memory(max_bytes: int, warn: Warn) -> MemoryPlace:
             reason = str(error)
     warn(
         f"cache: prepared cases cannot be shared between processes ({reason}): each training process on this machine "
-        "keeps its own copy; nothing changes for one process, otherwise enlarge /dev/shm (docker run --shm-size)"
+        "keeps its own copy; with one process nothing changes; with several, enlarge /dev/shm (docker run --shm-size)"
     )
     return MemoryTier(max_bytes)

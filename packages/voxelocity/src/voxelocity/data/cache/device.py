@@ -210,7 +210,7 @@ class DeviceTier:
                 return start
         if self._num_bytes + size > self._max_bytes:
             raise CacheFullError(
-                f"cache.device: no room for case '{case_id}' of {size / 1e6:.1f} MB, "
+                f"cache.device: no space for case '{case_id}' of {size / 1e6:.1f} MB, "
                 f"{(self._max_bytes - self._num_bytes) / 1e6:.1f} MB of {self._max_bytes / 1e6:.1f} MB are left; raise "
                 "data.cache.device_max_bytes"
             )

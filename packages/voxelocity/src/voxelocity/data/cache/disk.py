@@ -123,7 +123,7 @@ class DiskTier(EntryTier[EntryFiles]):
                 self._num_bytes = self._evict(num_bytes)
             if self._num_bytes + num_bytes > self._max_bytes:
                 raise CacheFullError(
-                    f"cache.disk: no room for {what} of {num_bytes / 1e6:.1f} MB: entries in use take "
+                    f"cache.disk: no space for {what} of {num_bytes / 1e6:.1f} MB: entries in use take "
                     f"{self._num_bytes / 1e6:.1f} MB of the {self._max_bytes / 1e6:.1f} MB allowed in {self._folder}; "
                     "raise data.cache.folder_max_bytes"
                 )
@@ -251,8 +251,8 @@ class LmdbTier(EntryTier[lmdb_file.LmdbFile]):
         with self._store.reading(key) as content:
             if content is None:
                 raise CacheError(
-                    f"cache.lmdb: entry {key} of {self._folder} was removed while it was in use; it is made again when "
-                    "the case is taken"
+                    f"cache.lmdb: entry {key} of {self._folder} was removed while it was in use; it is prepared "
+                    "again when the case is used"
                 )
             # The same voxels may have been put again meanwhile, possibly in the other format.
             now = header if content[: len(start)] == start else read_header(key, content)

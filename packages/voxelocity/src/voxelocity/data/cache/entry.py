@@ -316,7 +316,7 @@ def _file_identity(path: str) -> tuple[str, str, int, int, int, int]:
         ) from error
     if not stat.S_ISREG(status.st_mode):
         raise ScanError(
-            f"cache.key: {path} is not a regular file, so changes to it would go unnoticed; list regular files"
+            f"cache.key: {path} is not a regular file, so changes to it could not be detected; list regular files"
         )
     if status.st_dev not in _inodes_last:
         # Most file systems in user space assign inode numbers at each mount, as files are looked up.

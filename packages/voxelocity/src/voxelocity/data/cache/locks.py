@@ -223,8 +223,8 @@ def _hold(path: Path, warn: WarnOnce, *, is_passing: bool) -> Iterator[None]:
     except Timeout:
         warn(
             "wait",
-            f"cache: another process, possibly suspended, has held {path} for more than {_MAX_WAIT_S:.0f} s; this one "
-            "stops waiting, and the case is prepared here too",
+            f"cache: another process, possibly suspended, has held {path} for more than {_MAX_WAIT_S:.0f} s; this "
+            "one stops waiting and also prepares the case",
         )
     except (OSError, NotImplementedError):
         pass

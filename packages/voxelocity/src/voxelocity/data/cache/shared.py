@@ -283,8 +283,8 @@ class SharedMemoryTier:
         free_bytes = free_bytes_in(self._folder.path)
         return CacheFullError(
             f"cache.shared: no space for case '{case_id}' in {self._folder.path}: it needs {size / 1e6:.1f} MB, "
-            f"{free_bytes / 1e6:.1f} MB are free; give that file system more room (docker run --shm-size) or choose "
-            "the disk tier"
+            f"{free_bytes / 1e6:.1f} MB are free; enlarge that file system (docker run --shm-size) or choose the "
+            "disk tier"
         )
 
 

@@ -123,13 +123,13 @@ class EntryVolume:
         except (UndecodableError, DamagedEntryError) as error:
             self.on_damage()
             raise CacheError(
-                f"cache.entry: the entry of case '{self.case_id}' is damaged and was dropped ({error}); it is made "
-                "again when the case is taken"
+                f"cache.entry: the entry of case '{self.case_id}' is damaged and was dropped ({error}); it is "
+                "prepared again when the case is used"
             ) from error
         except OSError as error:
             raise CacheError(
-                f"cache.entry: the entry of case '{self.case_id}' cannot be read ({error}); it is made again when the "
-                "case is taken"
+                f"cache.entry: the entry of case '{self.case_id}' cannot be read ({error}); it is prepared again "
+                "when the case is used"
             ) from error
 
 
@@ -196,7 +196,7 @@ class EntryTier(ABC, Generic[StoreT]):
             self._drop_damaged(key)
             self._warn(
                 "damaged",
-                f"{self._name}: {self._entry_text(key)} is damaged: {error}; it was dropped and is made again; "
+                f"{self._name}: {self._entry_text(key)} is damaged: {error}; it was removed and is prepared again; "
                 "`voxelocity cache verify --full` finds others",
             )
             return None

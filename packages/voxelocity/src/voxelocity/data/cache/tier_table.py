@@ -32,7 +32,7 @@ _WRONG = {
     "device_max_bytes": (
         "the rotating tier replaces its cases, but a device never drops a case; set device_max_bytes to 0"
     ),
-    "num_parts": "the rotating tier draws from one window over all cases; set num_parts to 1",
+    "num_parts": "the rotating tier uses one window over all cases; set num_parts to 1",
 }
 
 
@@ -166,13 +166,13 @@ def _has_lmdb(folder: Path) -> bool:
 
 
 TIERS: Mapping[TierName, TierKind] = {
-    "none": TierKind(kept="nowhere: a case is prepared each time it is used"),
+    "none": TierKind(kept="not kept: a case is prepared each time it is used"),
     "memory": TierKind(
         kept="in main memory (`/dev/shm`), up to `data.cache.max_bytes`",
         is_in_memory=True,
     ),
     "disk": TierKind(
-        kept="a file for each case in `data.cache.folder`",
+        kept="one file for each case, in `data.cache.folder`",
         open=open_disk,
         mapped=("raw",),
     ),

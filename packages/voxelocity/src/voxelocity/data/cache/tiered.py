@@ -183,7 +183,7 @@ class TieredCache:
         if not self._has_files_behind or volume.num_bytes <= self._memory.room_bytes(volume.num_bytes):
             return None
         size = f"{volume.num_bytes / 1e6:.1f} MB"
-        return "full", f"cache: the memory tier has no room for case '{volume.case_id}' ({size})"
+        return "full", f"cache: the memory tier has no space for case '{volume.case_id}' ({size})"
 
     def _relieve(self, memory: MemoryPlace) -> None:
         """Moves entries out of memory while less than the floor is free. One thread does it while others continue."""

@@ -70,7 +70,7 @@ class LabelCanvas:
                 self.sets.append(wider)
         if len(self.sets) > _MOST_SETS:
             raise ScanError(
-                f"decode: {len(self.values)} structures overlap in more than {_MOST_SETS - 1:,} ways, as noise does; "
+                f"decode: {len(self.values)} structures overlap in more than {_MOST_SETS - 1:,} ways, as in noise; "
                 "leave some of these classes out"
             )
         # Mostly nothing was painted there: then one number is written, in half of the time.
@@ -88,7 +88,7 @@ class LabelCanvas:
         where, taken = self.overlap()
         if where:
             what = "masks" if path.is_dir() else "structures"
-            note("overlap", f"decode: {path}: {what} overlap: {where}, and are taken as {taken}")
+            note("overlap", f"decode: {path}: {what} overlap: {where}, and count as {taken}")
         return self.label()
 
     def shared(self) -> dict[int, int]:

@@ -81,8 +81,9 @@ def _inside(path: Path, name: str) -> Path:
     file = os.path.normpath(os.path.join(folder, name))
     if not file.startswith(os.path.join(folder, "")):
         raise ScanError(
-            f"decode: {path}: its header names a file outside of its folder for the voxels ({shortened(name)}), which "
-            f"is not read: the header may come from someone else. If the file is yours, {cure_of_missing(path, name)}, "
+            f"decode: {path}: its header names a file outside of its folder for the voxels ({shortened(name)}), "
+            "which is not read because the header may come from someone else. If the file is yours, "
+            f"{cure_of_missing(path, name)}, "
             "or save the scan as one .nrrd or .mha file"
         )
     try:
@@ -112,8 +113,7 @@ def check_link(path: Path, voxels: Path) -> None:
     real = os.path.realpath(voxels)
     if real.startswith(_OF_THE_SYSTEM):
         raise ScanError(
-            f"decode: {path}: its voxels are a link to {real}, which is a file of the system, not of a scan; replace "
-            "the link"
+            f"decode: {path}: its voxels are a link to {real}, which is a system file, not a scan; replace the link"
         )
 
 

@@ -47,8 +47,9 @@ def turned_onto(array: Array, first: File, other: File, *, where: str, note: Not
     if not order.is_identity:
         note(
             "turned",
-            f"{where} hold the same places in another order of axes: {path} as {orientation_of(grid)}, {other_path} as "
-            f"{orientation_of(other_grid)}; the axes of the latter are turned, which changes no value",
+            f"{where} have the same voxel positions in another axis order: {path} as {orientation_of(grid)}, "
+            f"{other_path} as "
+            f"{orientation_of(other_grid)}; the latter is reoriented, which changes no value",
         )
     return order.turn(array)
 
@@ -62,11 +63,9 @@ def _difference(first: File, other: File) -> str:
     affines = f"{path} has the affine {_affine_text(grid)}, {other_path} has {_affine_text(other_grid)}"
     apart_mm = grid.largest_difference_mm(order.turn_grid(other_grid))
     if order.is_identity:
-        return (
-            f"lie up to {apart_mm:.4g} mm apart: {affines}; {cure}, or copy the affine if the voxels do belong together"
-        )
+        return f"lie up to {apart_mm:.4g} mm apart: {affines}; {cure}, or copy the affine if the voxels belong together"
     return (
-        f"lie up to {apart_mm:.4g} mm apart, even with the axes of the latter turned from "
+        f"lie up to {apart_mm:.4g} mm apart, even with the latter reoriented from "
         f"{orientation_of(other_grid)} to {orientation_of(grid)}: {affines}; {cure}"
     )
 

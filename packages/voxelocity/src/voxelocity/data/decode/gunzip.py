@@ -275,8 +275,8 @@ def _warn_of_rest(path: Path, num_behind: int, num_expected: int, content: bytes
         warn_once(
             f"bytes behind voxels {path.parent}",
             f"decode: {path}: {num_behind:,} bytes follow the {num_expected:,} that its header describes, and are not "
-            "read; if the image looks wrong, the header has a wrong shape or voxel type: export the file again (said "
-            "once for each folder)",
+            "read; if the image looks wrong, the header has a wrong shape or voxel type: export the file again "
+            "(reported once per folder)",
         )
 
 

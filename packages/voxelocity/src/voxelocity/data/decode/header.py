@@ -141,14 +141,14 @@ def mm_per_unit(path: Path, unit: str, where: str) -> float:
     if found is None:
         warn_once(
             cause,
-            f"decode: {path}: the unit of length is {unit[:40]!r} ({where}), which is not known; millimeters are "
-            "assumed. Set the unit in the header if that is wrong (said once for each data set)",
+            f"decode: {path}: the unit of length is {unit[:40]!r} ({where}), which is unknown; millimeters are "
+            "assumed. If that is wrong, set the unit in the header (reported once per data set)",
         )
     elif found != 1.0:
         warn_once(
             cause,
-            f"decode: {path}: its header gives lengths in {unit} ({where}); they are read as {found:g} mm each (said "
-            "once for each data set)",
+            f"decode: {path}: its header gives lengths in {unit} ({where}); they are read as {found:g} mm each "
+            "(reported once per data set)",
         )
     return 1.0 if found is None else found
 

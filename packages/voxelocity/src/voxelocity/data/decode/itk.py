@@ -115,7 +115,7 @@ def _open(path: Path) -> tuple[Any, HeaderText, tuple[Path, ...]]:
         str(path).encode()
     except UnicodeEncodeError:
         # SimpleITK ends the whole process on such a name.
-        raise ScanError(f"decode: {path}: SimpleITK opens no file whose path is not UTF-8; rename it") from None
+        raise ScanError(f"decode: {path}: SimpleITK cannot open a path that is not UTF-8; rename it") from None
     opened, files = locate_voxels(path)
     if not files[-1].is_file():
         raise ScanError(

@@ -122,7 +122,7 @@ class HeaderText:
                 warn_once(
                     f"{name} {self.path.parent}",
                     f"decode: {self.path}: {name} is {shortened(self.fields[name])}, which is not applied, as in "
-                    "other programs of ITK; save the scan with the scaled values if they are meant (said once for each "
+                    "other ITK programs; if the scaled values are meant, save the scan with them (reported once per "
                     "folder)",
                 )
 

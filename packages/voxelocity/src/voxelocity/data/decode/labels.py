@@ -116,7 +116,7 @@ def whole_numbers(labels: Array, *, where: str, step: float = 0.0, note: Note = 
             f"{cause}it may have been resampled with interpolation: save it with one whole number per class"
         )
     if farthest > 0.0:
-        cause = f"the file {scaled}" if step > 0.0 else "a program computed with them"
+        cause = f"the file {scaled}" if step > 0.0 else "the values were computed"
         note("rounded", f"{where}: the values are up to {farthest:.2g} away from whole numbers, to which they were "
              f"rounded: {cause}")  # fmt: skip
     return whole

@@ -109,8 +109,8 @@ def read_mask(path: Path, place: tuple[Path, Grid], note: Note) -> Array:
     if len(found) and found.min() != found.max():
         some = [f"{value:g}" for value in np.unique(found)[:3]]
         raise ScanError(
-            f"decode: {path} holds the values {', '.join(some)} besides 0, and a mask has one; if it is the label of "
-            "all classes, name it in a table in place of its folder, or move it away"
+            f"decode: {path} holds the values {', '.join(some)} besides 0, and a mask has only one; if the file is "
+            "the label of all classes, name it in a table instead of its folder, or move it away"
         )
     return inside
 

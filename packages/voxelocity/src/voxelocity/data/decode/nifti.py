@@ -250,7 +250,7 @@ def _parse_analyze(path: Path, start: bytes) -> Any:
     placing = path.with_name(f"{stem_of(path.name)}.mat")
     if placing.is_file():
         raise ScanError(
-            f"decode: {path}: {placing.name} places its voxels in space, and is not read; save both as .nii.gz, for "
+            f"decode: {path}: {placing.name} defines its orientation and is not supported; save both as .nii.gz, for "
             'example by nibabel.save(nibabel.load("a.hdr"), "a.nii.gz")'
         )
     return Spm2AnalyzeHeader(binaryblock=start[:_NIFTI1_BYTES], endianness=order, check=False)
@@ -301,7 +301,7 @@ def _data_start(path: Path, raw: Any) -> int:
     if not least <= start <= _MOST_DATA_START or start != int(start):
         where = f"inside the header of {least} bytes" if start < least else "beyond any plausible header"
         raise ScanError(
-            f"decode: {path}: the header places the voxels at byte {start:.15g}, {where}; export the file again"
+            f"decode: {path}: the header puts the voxels at byte {start:.15g}, {where}; export the file again"
         )
     return int(start)
 

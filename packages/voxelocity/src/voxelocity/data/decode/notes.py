@@ -42,4 +42,4 @@ def notes_about(files: Iterable[Path]) -> Note:
     # Files in one folder may have a folder for each case above them.
     place = os.path.commonpath(folders) if len(folders) > 1 else os.path.dirname(next(iter(folders)))
     place = _data_set_of_folder.get(min(folders), place)
-    return lambda kind, text: warn_once(f"{kind} {place}", f"{text} (said once for each data set)")
+    return lambda kind, text: warn_once(f"{kind} {place}", f"{text} (reported once per data set)")

@@ -138,7 +138,7 @@ def _without_labels(
     """The error that says what the folder holds in place of cases with one label each, and what to do."""
     num_labeled = sum(bool(case.label) for case in found.cases)
     some = f"{num_labeled} cases with one label, {len(found.masks)} with several"
-    belonging = some if num_labeled else "no label that belongs to one of them"
+    belonging = some if num_labeled else "no label that belongs to any of them"
     listed = f"{len(scans)} scan files, {len(series)} DICOM series, and {belonging}"
     reasons = "".join(f"\n    {name}: {reason}" for name, reason in (*unnamed, *found.left_out)[:5])
     images = [*scans, *series]

@@ -42,9 +42,9 @@ def check_are_labels(classes: Mapping[int, str], files: Sequence[Path], *, root:
     if len(classes) > (MAX_CLASSES if are_named else _MOST_UNNAMED):
         raise DatasetError(
             f"source: {root}: {len(files)} label files, such as {files[0]}, hold {len(classes):,} different values, at "
-            f"most {_MOST_UNNAMED} are classes without names; are these label files, or images? Up to {MAX_CLASSES:,} "
-            "can be learned if a dataset.json names them, which `voxelocity init` writes by a table of labels (.label, "
-            ".ctbl) next to the files"
+            f"most {_MOST_UNNAMED} are classes without names; are these label files or images? Up to {MAX_CLASSES:,} "
+            "can be trained if a dataset.json names them; `voxelocity init` writes it from a table of labels "
+            "(.label, .ctbl) next to the files"
         )
 
 
@@ -53,9 +53,7 @@ def classes_in(files: Sequence[Path], *, root: Path, num_threads: int) -> dict[i
     with ThreadPoolExecutor(max_workers=num_threads) as pool:
         values = {0}.union(*pool.map(label_values_in, files))
     if len(values) == 1:
-        raise DatasetError(
-            f"source: {root}: {len(files)} label files hold no value other than 0; there is nothing to learn"
-        )
+        raise DatasetError(f"source: {root}: {len(files)} label files contain only 0; there is no class to train")
     outside = sorted(value for value in values if not 0 <= value <= MAX_LABEL_VALUE)
     if outside:
         raise DatasetError(

@@ -189,7 +189,7 @@ def classes_of_masks(folder: Path, masks: Mapping[str, Sequence[str]]) -> tuple[
     if len(names) >= MAX_CLASSES:
         raise DatasetError(
             f"source: the masks have {len(names)} different names, such as {', '.join(names[:3])}, and at most "
-            f"{MAX_CLASSES - 1} classes can be learned; give the masks of one class the same name in every case"
+            f"{MAX_CLASSES - 1} classes can be trained; give the masks of a class the same name in every case"
         )
     overlapping = ""
     for case_id, paths in list(masks.items())[:_NUM_LOOKED_AT]:
@@ -202,7 +202,7 @@ def classes_of_masks(folder: Path, masks: Mapping[str, Sequence[str]]) -> tuple[
         values = {name: number for number, name in enumerate(by_size, start=1)}
         where, taken = merge_masks(place, files, values, note=note).overlap()
         if where and not overlapping:
-            overlapping = f"Masks overlap: in {case_id}, {where}, and are taken as {taken}."
+            overlapping = f"Masks overlap: in {case_id}, {where}, and count as {taken}."
             names = [*by_size, *(name for name in names if name not in sizes)]
     return {0: "background", **dict(enumerate(names, start=1))}, overlapping
 

@@ -65,8 +65,8 @@ def sort_by_kind(
     notes = []
     if reasons:
         notes.append(
-            f"Most scans are {kind}. To train on the {len(reasons)} of another kind, which are left out, move them to "
-            "a folder of their own."
+            f"Most scans are {kind}. To train on the {len(reasons)} of another modality, which are left out, move "
+            "them to a separate folder."
         )
     if kind == "CT" and others:
         return ONLY_CHANNEL, reasons, [*notes, _question(images[others[0]], lowest[others[0]], len(others))]
@@ -99,7 +99,7 @@ def _by_values(named: str, lowest: Mapping[str, float]) -> tuple[str, dict[str, 
     if named:
         return named, {}, ["The channel is named after its files; name a CT channel CT."]
     if not lowest:
-        return "MRI", {}, ["The kind of scan is not known: no image could be read."]
+        return "MRI", {}, ["The modality is unknown: no image could be read."]
     with_air = [path for path, value in lowest.items() if value <= CT_AIR]
     others = [path for path, value in lowest.items() if value >= CT_FAT]
     if with_air and others:
@@ -110,7 +110,7 @@ def _by_values(named: str, lowest: Mapping[str, float]) -> tuple[str, dict[str, 
 
 def _question(path: str, value: float, num: int, *, of: int = 0) -> str:
     return (
-        f"Are all scans CT? {num}{f' of {of} that were read' if of else ''} hold no air near -1000, such as {path} "
+        f"Are all scans CT? {num}{f' of {of} that were read' if of else ''} contain no air near -1000, such as {path} "
         f"(from {value:g}). If all are, name the channel CT in dataset.json; if not, delete the rows of the others. "
-        "Until then, each scan is scaled by itself."
+        "Until then, each scan is scaled separately."
     )

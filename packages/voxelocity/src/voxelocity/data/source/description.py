@@ -206,7 +206,7 @@ class Description:
                 raise self.error(f'"labels" makes 0, the background, a part of {_quoted(name)}; leave it out there')
             if value not in values:
                 raise self.error(
-                    f'"regions_class_order" draws {_quoted(name)} with the value {shortened(value)}, which is not '
+                    f'"regions_class_order" writes {_quoted(name)} with the value {shortened(value)}, which is not '
                     f"one of its values {shortened(list(values))}; write one that is"
                 )
         return regions
@@ -222,8 +222,8 @@ class Description:
         if not is_list or len(order) != len(regions) or len(set(order)) != len(order):
             raise self.error(
                 f'"labels" has the regions {excerpt(", ".join(regions))}, and "regions_class_order" is '
-                f"{shortened(order)}; write one value for each of them, all different: predictions are drawn in this "
-                "order, later regions over earlier ones"
+                f"{shortened(order)}; write one value for each of them, all different: predictions write regions in "
+                "this order, later ones over earlier ones"
             )
         return list(order)
 

@@ -286,7 +286,7 @@ def how_to_list(folder: Path, found: FoundCases, scans: Sequence[str]) -> str:
         return (
             f"with several label files for a case ({len(masks)} for {case}, such as {masks[0]}). If each is the mask "
             f"of one class, `voxelocity init {shlex.quote(str(folder))} --merge-masks` merges those of a case; if they "
-            "are by several raters, --raters majority takes what most say, and --raters NAME one of them; otherwise "
+            "are by several raters, --raters majority takes the majority, and --raters NAME one of them; otherwise "
             f"{_by_table(folder, found.table)}"
         )
     table: Sequence[Sequence[str]] = [("image", "label"), *((name, _MISSING_LABEL) for name in scans)]
@@ -294,10 +294,10 @@ def how_to_list(folder: Path, found: FoundCases, scans: Sequence[str]) -> str:
         table = found.table if found.cases else table
         why = "but no label shares its name, or a folder of its own, with an image"
     else:
-        why = "and no name of a file or folder says which are labels (label, seg, mask, gt, ...)"
+        why = "and no file or folder name marks the labels (label, seg, mask, gt, ...)"
     patterns = "--image 'images/{case}.nii.gz' --label 'labels/{case}.nii.gz'"
     init = f"`voxelocity init {shlex.quote(str(folder))} {patterns}`"
-    return f"{why}: {init}, with your names in these patterns, or {_by_table(folder, table)}"
+    return f"{why}: {init}, with patterns for your names, or {_by_table(folder, table)}"
 
 
 def _by_init(folder: Path) -> str:

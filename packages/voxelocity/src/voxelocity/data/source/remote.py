@@ -91,7 +91,7 @@ def reopen_mirror(root: Path) -> None:
         return
     warnings.warn(
         f"source: {root} was copied from the folder of a remote data set, or is one that was opened with another cache "
-        "folder; its files are read as they are here, which may be as zeros. Give the URL to read the remote data set",
+        "folder; its files are read as they are, and may contain only zeros. Give the URL to read the remote data set",
         stacklevel=2,
     )
 
@@ -285,8 +285,8 @@ class _Mirror:
             raise ScanError(f"{error}; check the connection, and try again; a run continues with --resume") from error
         except ContentError as error:
             raise ScanError(
-                f"source: {what} cannot be read ({str(error).removeprefix('source: ')}); open it in a browser or with "
-                "the server's own program, and check that you are logged in and that the file is whole there"
+                f"source: {what} cannot be read ({str(error).removeprefix('source: ')}); open it in a browser or "
+                "with the server's own program, and check that you are logged in and that the file is complete"
             ) from error
         except OSError as error:
             raise self._not_kept(what, error) from error
@@ -349,7 +349,7 @@ def _refuse_page(content: bytes, name: str) -> None:
     if content[:256].lstrip().lower().startswith((b"<!doctype html", b"<html")) and not name.endswith(
         (".htm", ".html")
     ):
-        raise ContentError("the server sent a web page in its place, which may ask for a login")
+        raise ContentError("the server sent a web page instead, perhaps a login page")
 
 
 def _is_list(path: PurePath) -> bool:

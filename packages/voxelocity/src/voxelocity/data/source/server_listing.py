@@ -88,7 +88,7 @@ def _found_below(file_system: Any, url: str) -> dict[str, Any]:
             raise ContentError(
                 f"its pages link to more than {_MOST_FOLDERS} folders, or to folders more than {_MOST_DEEP} deep, "
                 f"such as {excerpt(folder)}, and probably to themselves; give a list of the cases (dataset.json or "
-                "cases.csv) in place of the folder"
+                "cases.csv) instead of the folder"
             )
     return found
 

@@ -90,8 +90,8 @@ def _warn_of_links(cases: Cases) -> None:
     if away:
         warnings.warn(
             f"source: {count_text(len(away), 'file')} of the data set below {root} are links to files outside of it, "
-            f"such as {away[0]} to {os.path.realpath(away[0])}; they are read. If the data set came from someone else, "
-            "check where they lead",
+            f"such as {away[0]} to {os.path.realpath(away[0])}; they are read. If the data set came from someone "
+            "else, check the targets",
             stacklevel=3,
         )
 

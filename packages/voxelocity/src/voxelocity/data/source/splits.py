@@ -90,9 +90,9 @@ def assign_folds(
         if are_unknown and len(labeled) >= _FEWEST_TOLD:
             first, second = sorted(by_case)[:2]
             warnings.warn(
-                f"source: the names of the {len(labeled)} labeled cases, such as {first} and {second}, do not tell "
-                "which are of one patient, so each is taken as a patient of its own; a patient on both sides of a "
-                "split flatters every score. Name patients in a column 'patient' of a table of cases; until then, "
+                f"source: the names of the {len(labeled)} labeled cases, such as {first} and {second}, do not show "
+                "which are of one patient, so each counts as a separate patient. A patient on both sides of a split "
+                "makes scores too high: name patients in a column 'patient' of a table of cases. Until then, "
                 "neighbors in the order of names are held out together",
                 stacklevel=2,
             )
@@ -150,7 +150,7 @@ def read_splits(path: Path, case_ids: Sequence[str]) -> tuple[dict[str, tuple[in
     if unused:
         warnings.warn(
             f"source: {path} places {len(unused)} of {len(case_ids)} cases in no fold, such as {min(unused)!r}; they "
-            "are a fixed test set, neither trained on nor judged by",
+            "are a test set, used neither for training nor for validation",
             stacklevel=3,
         )
     return folds, len(splits), unused

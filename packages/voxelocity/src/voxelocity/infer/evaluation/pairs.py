@@ -252,13 +252,13 @@ def merge_as_predicted(declared: Declared, rows: Iterable[Mapping[str, str]]) ->
     if not groups:
         return declared, ""
     words = "; ".join(f"{excerpt(name)}: {listed([*map(str, values)])}" for name, values in groups.items())
-    learned = f"The model learned values of the labels as one class ({words})"
+    learned = f"The model merged label values into one class ({words})"
     if not declared.regions and all(value in declared.labels for values in groups.values() for value in values):
         labels, merged = merge_labels(declared.labels, groups, where=f"evaluate: {PREDICTIONS_TABLE}")
         return replace(declared, labels=labels, merged=merged), f"{learned}, so those of the truth are merged too."
     if {*groups} <= {*declared.labels.values()}:
         return declared, ""
-    return declared, f"{learned}, which nothing says of the truth; give the folder of its run to --labels."
+    return declared, f"{learned}, but the truth does not; give the folder of its run to --labels."
 
 
 def _groups_in(text: str) -> dict[str, list[int]]:

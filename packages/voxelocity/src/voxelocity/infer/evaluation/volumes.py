@@ -103,7 +103,7 @@ def _note_overlaps(painted: Mapping[Path, LabelCanvas], note: Note) -> bool:
     """Whether classes of a file overlap."""
     overlaps = {file: where for file, canvas in painted.items() if (where := canvas.overlap()[0])}
     for file, where in overlaps.items():
-        note("overlap", f"evaluate: {file}: structures overlap: {where}; each of them is compared whole")
+        note("overlap", f"evaluate: {file}: structures overlap: {where}; each of them is compared separately")
     return bool(overlaps)
 
 

@@ -121,7 +121,7 @@ def build_network(
     """
     if described.name not in _NETWORKS or described.name in _PARTS:
         known = ", ".join(name for name in _NETWORKS if name not in _PARTS)
-        raise described.error(f"is not among MONAI's networks that are known here: {known}")
+        raise described.error(f"is not among the supported networks of MONAI: {known}")
     build, arguments = _plan(described)
     outputs = arguments.get(_NETWORKS[described.name].outputs, num_channels)
     if outputs != num_channels:

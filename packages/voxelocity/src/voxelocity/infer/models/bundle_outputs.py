@@ -105,7 +105,7 @@ def meaning_of(config: BundleConfig, preparation: BundlePreparation, names: Mapp
     is_argmax = _is_argmax(chain.steps[_DISCRETE])
     softmax, sigmoid = _activation(chain.steps.get(_ACTIVATION))
     if _LABEL_MAP in chain.steps and is_argmax:
-        raise chain.steps[_LABEL_MAP].error("follows argmax; it is only known for masks that overlap")
+        raise chain.steps[_LABEL_MAP].error("follows argmax; it is supported only for overlapping masks")
     if is_argmax:
         found = _exclusive(chain, names, softmax=softmax, sigmoid=sigmoid)
     elif sigmoid and not softmax:
@@ -268,7 +268,7 @@ def _with_largest(chain: _Chain, found: OutputMeaning) -> OutputMeaning:
         raise step.error(f"has the applied_labels {shortened(kept)}; labels are {shortened(values[1:])}")
     is_plain = taken["is_onehot"] in (None, False) and taken["num_components"] == 1
     if not is_plain or taken["connectivity"] not in _CONNECTIVITY or not (taken["independent"] or len(kept) == 1):
-        raise step.error("keeps components in a way that is not supported; leave is_onehot, independent, connectivity "
+        raise step.error("keeps components in an unsupported way; leave is_onehot, independent, connectivity "
                          "and num_components out")  # fmt: skip
     indices = tuple(values.index(value) for value in kept)
     if chain.resamples and chain.is_before(_INVERSE, _LARGEST):

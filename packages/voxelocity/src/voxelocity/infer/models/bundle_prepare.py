@@ -98,7 +98,7 @@ def preparation_of(transforms: Sequence[Component]) -> BundlePreparation:
     stages: list[DeterministicStage] = []
     for transform in transforms:
         if transform.name not in _STAGES:
-            raise transform.error(f"is not among the transforms that are known here: {', '.join(_STAGES)}")
+            raise transform.error(f"is not among the supported transforms: {', '.join(_STAGES)}")
         stage = _STAGES[transform.name](transform)
         if stage is None:
             continue

@@ -44,8 +44,8 @@ def open_export(folder: Path, *, factory: str = "") -> Model:
     main = form.main_file
     if form.is_machine_code and factory != main:
         raise InputError(
-            f"infer: {folder / main} holds machine code, which runs with your rights; if you made it, or trust its "
-            f"maker, give --network {main}"
+            f"infer: {folder / main} holds machine code, which runs with your permissions; if you trust its source, "
+            f"give --network {main}"
         )
     if not form.is_machine_code and factory:
         raise InputError(f"infer: {folder} is an export for {form.name}; leave --network {factory} out")

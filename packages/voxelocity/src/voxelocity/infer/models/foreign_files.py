@@ -100,7 +100,8 @@ def read_checkpoint(path: Path, *, with_arrays: bool = False) -> dict[str, Any]:
         if found := re.search(r"GLOBAL (\S+)", str(error)):
             what = f"holds {excerpt(found[1], 80)}, which may run code"
         raise InputError(
-            f"infer: {path} {what}; only weights, numbers and texts are read from a model. If you trust the file, load "
+            f"infer: {path} {what}; only weights, numbers and strings are read from a model. If you trust the file, "
+            "load "
             "it with torch.load(..., weights_only=False), remove the rest, and save it again with torch.save"
         ) from None
     # A damaged pickle may do anything that its few orders can do to objects of the wrong kind.

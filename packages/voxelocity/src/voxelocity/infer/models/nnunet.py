@@ -66,7 +66,7 @@ class _Configuration(Configuration):
 
     @property
     def num_missing(self) -> int:
-        """1 for a network of planes, whose windows have a single voxel along the first axis; else 0."""
+        """1 for a 2-D network, whose windows have a single voxel along the first axis; else 0."""
         return 3 - len(self.patch_size)
 
 
@@ -383,7 +383,7 @@ def _doubts(path: Path, checkpoint: _Checkpoint) -> tuple[str, ...]:
         doubts.append(f"{path.parent} holds no {CHECKPOINTS[0]}: its training did not finish, and {path.name} is used")
     if not re.fullmatch(_TRAINERS, checkpoint.trainer_name):
         doubts.append(
-            f"{path} was trained by {checkpoint.trainer_name}, which is none of the usual trainers of nnU-Net; if it "
-            f"changes something in the network of {PLANS} that has no weights, predictions differ from nnU-Net's"
+            f"{path} was trained by {checkpoint.trainer_name}, which is not a standard nnU-Net trainer; if it "
+            f"changes the network of {PLANS} without adding weights, predictions differ from nnU-Net's"
         )
     return tuple(doubts)

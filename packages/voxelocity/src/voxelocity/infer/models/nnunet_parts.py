@@ -38,8 +38,8 @@ def open_nnunet_parts(folder: Path) -> Model:
     ((name, parts),) = families.items()
     if any(not re.search(rf"_part{number}(_|$)", part.name) for number, part in enumerate(parts, start=1)):
         raise InputError(
-            f"infer: {folder} lacks a part of {name} before {parts[-1].name}, and the values of classes are counted on "
-            "from part to part; copy all parts, or name the results folder of one"
+            f"infer: {folder} lacks a part of {name} before {parts[-1].name}, and class values continue from part to "
+            "part; copy all parts, or name the results folder of one"
         )
     models = tuple(open_nnunet(_results_in(part)) for part in parts)
     labels = {0: "background"}
@@ -77,4 +77,4 @@ def _check_fits(part: Path, model: Model, first: Model, names: Sequence[str]) ->
         why = f"has {', '.join(twice[:_LISTED])}, as a part before it"
     else:
         return
-    raise InputError(f"infer: {part} {why}, so these are no parts of one model; name the results folder of one")
+    raise InputError(f"infer: {part} {why}, so these are not parts of one model; name the results folder of one")

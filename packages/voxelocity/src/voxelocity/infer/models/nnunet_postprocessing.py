@@ -44,7 +44,7 @@ def read_postprocessing(
         if not (where / _CODE).is_file():
             return (), ()
         return (), (
-            f"{where} holds {_CODE} without {_NAME}: the first is code, which is not run, so predictions keep all "
+            f"{where} holds {_CODE} without {_NAME}: the first is code and is not run, so predictions keep all "
             "components; nnUNetv2_determine_postprocessing writes both",
         )
     found = parse_keys(_Postprocessing, read_json(where / _NAME), where / _NAME)
@@ -56,7 +56,7 @@ def read_postprocessing(
             kept.append(names[0] if len(names) == 1 else names)
         else:
             doubts.append(
-                f"{where / _NAME} asks for {shortened(function)} with {shortened(arguments)}, which is left out; "
+                f"{where / _NAME} asks for {shortened(function)} with {shortened(arguments)}, which is not applied; "
                 "nnUNetv2_apply_postprocessing does it"
             )
     return tuple(kept), tuple(doubts)

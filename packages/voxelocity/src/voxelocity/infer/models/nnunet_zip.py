@@ -85,7 +85,7 @@ def _unpack_model(path: Path, inner: PurePosixPath, temporary: Path) -> tuple[Pa
     except OSError as error:
         raise InputError(
             f"infer: {path} cannot be unpacked ({error.strerror or error}); check that it may be read, and that the "
-            "temporary folder ($TMPDIR) has room"
+            "temporary folder ($TMPDIR) has space"
         ) from None
     return folder, fold
 
@@ -149,14 +149,14 @@ def _check_sizes(path: Path, entries: Iterable[zipfile.ZipInfo], temporary: Path
         if entry.file_size > most or is_swollen:
             raise InputError(
                 f"infer: {excerpt(entry.filename)} in {path} has {bytes_text(entry.file_size)} unpacked from "
-                f"{bytes_text(entry.compress_size)}, which no file of a model has; if you trust it, unpack it yourself"
+                f"{bytes_text(entry.compress_size)}, more than any model file; if you trust it, unpack it yourself"
             )
         total += entry.file_size
     room = min(_MOST_BYTES, shutil.disk_usage(temporary).free)
     if total > room:
         raise InputError(
             f"infer: the model in {path} has {bytes_text(total)} unpacked, and {bytes_text(room)} are there for it; "
-            "set TMPDIR to a folder with more room, or unpack it yourself"
+            "set TMPDIR to a folder with more space, or unpack it yourself"
         )
 
 

@@ -90,7 +90,7 @@ class ModelSpec(PredictionSpec):
 
 def too_short_text(folder: Path, unlearned: str) -> str:
     """The doubt about a model whose training is too short to be scored."""
-    return f"the training in {folder} is too short to be scored: {unlearned}. Train for longer before you use it"
+    return f"the training in {folder} is too short to be scored: {unlearned}. Train it longer before you use it"
 
 
 def read_object(path: Path, *, unreadable: str, damaged: str) -> dict[str, Any]:

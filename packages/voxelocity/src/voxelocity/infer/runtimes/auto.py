@@ -234,7 +234,7 @@ def relative_difference(logits: torch.Tensor, wanted: torch.Tensor) -> float:
 def _in_words(name: str, trials: Mapping[str, Trial], *, num_windows: int, is_remembered: bool) -> str:
     times = {runtime: duration_text(trial.window_s) for runtime, trial in trials.items() if trial.window_s is not None}
     others = ", ".join(f"{runtime} {text}" for runtime, text in times.items() if runtime != name)
-    source = "measured earlier on this machine" if is_remembered else "measured now and remembered"
+    source = "measured earlier on this machine" if is_remembered else "measured now and stored"
     building = f", {duration_text(trials[name].build_s)} to build" if name != EAGER else ""
     differs = f"; its logits differ from eager's by {trials[name].difference:.1g} at most" if name != EAGER else ""
     return (

@@ -43,7 +43,7 @@ def check_model(name: str, model: Model, device: Device) -> None:
     if not isinstance(model.network, ForeignNetwork):
         if model.spec.window.is_of_volume and name not in (AUTO, EAGER):
             raise InputError(
-                f"predict: {model.folder} gives whole volumes to its network, which are of many shapes; --runtime "
+                f"predict: {model.folder} passes whole volumes of different shapes to its network; --runtime "
                 f"{name} needs one shape: leave it out"
             )
         return

@@ -68,8 +68,8 @@ def why_not_on_gpu() -> str:
     if _CUDA in onnxruntime.get_available_providers():
         return ""
     return (
-        "the onnxruntime that is installed computes on CPUs only; add --device cpu, or pip install onnxruntime-gpu in "
-        "place of onnxruntime"
+        "the onnxruntime that is installed computes on CPUs only; add --device cpu, or replace onnxruntime with "
+        "onnxruntime-gpu"
     )
 
 

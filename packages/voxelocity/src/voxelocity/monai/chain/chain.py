@@ -75,17 +75,17 @@ def split(compose: Compose) -> SplitChain:
     if compose.log_stats is not False:
         raise ChainError(
             f"voxelocity.monai.compile: a Compose with log_stats={compose.log_stats!r} is not compiled: the "
-            "input of a failed transform cannot be logged, because it does not exist yet. Set log_stats=False, or use "
-            "MONAI's own"
+            "input of a failed transform cannot be logged, because it does not exist yet. Set log_stats=False, or "
+            "use MONAI's Compose"
         )
     for flag, value, why in (
-        ("lazy", compose.lazy, "its transforms are then applied together, later, and no part of them can be cached"),
-        ("unpack_items", compose.unpack_items, "what one transform passes to the next is then not an item"),
+        ("lazy", compose.lazy, "its transforms are then applied together at the end, so no part of them can be cached"),
+        ("unpack_items", compose.unpack_items, "its transforms then do not pass on items"),
     ):
         if value or value is None:
             raise ChainError(
                 f"voxelocity.monai.compile: a Compose with {flag}={value} cannot be split: {why}. Set {flag}=False "
-                "(a compiled chain makes neighboring spatial transforms in one pass anyway), or use MONAI's own"
+                "(a compiled chain applies neighboring spatial transforms in one pass anyway), or use MONAI's Compose"
             )
     transforms = tuple(_flat(compose))
     first = next((n for n, transform in enumerate(transforms) if is_random(transform)), len(transforms))
@@ -231,11 +231,11 @@ class Chain:
         if not self.fixed.stages:
             notes.append("Nothing is cached: the chain begins with a random transform or a bare function.")
         if not self.random.stages:
-            notes.append("Nothing is drawn: no transform is random, so the whole result is cached.")
+            notes.append("No transform is random, so the whole result is cached.")
         for name, reason in dict.fromkeys(
             (stage.name, stage.data_reason) for stage in self.random.stages if stage.num_by_monai
         ):
-            notes.append(f"{name} ran by MONAI on some data: {reason}.")
+            notes.append(f"{name} ran with MONAI's code on some data: {reason}.")
         slow = [stage for stage in self.random.stages if stage.engine is None]
         if slow:
             names = ", ".join(dict.fromkeys(stage.name for stage in slow))

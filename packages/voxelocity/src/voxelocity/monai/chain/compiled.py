@@ -109,7 +109,7 @@ class CompiledChain(Compose):  # type: ignore[misc]
         """
         if lazy:
             raise ChainError(
-                "voxelocity.monai.compile: a compiled chain cannot run with lazy=True; call the Compose it was made of"
+                "voxelocity.monai.compile: a compiled chain cannot run with lazy=True; call the original Compose"
             )
         if start == 0 and end is None:
             return self.chain.make(self.defer(input_))
@@ -161,9 +161,9 @@ def _open_store(cache: str, max_bytes: int, content: ChainFingerprint) -> ItemSt
         return FolderItems(Path(cache), warn=_warn)
     if cache != "memory":
         _warn(
-            f"voxelocity.monai.compile: prepared items are kept in memory, for this run alone, and not in {cache}, "
-            f"because another run could not tell whether they are still valid: {'; '.join(content.doubts)}. Put "
-            "functions and plain values into the chain"
+            f"voxelocity.monai.compile: prepared items are kept in memory, for this run only, and not in {cache}, "
+            f"because another run could not check whether they are still valid: {'; '.join(content.doubts)}. Use "
+            "only functions and plain values in the chain"
         )
     return MemoryItems(max_bytes=max_bytes, warn=_warn)
 

@@ -110,12 +110,12 @@ class SmartCacheDataset(CacheDataset, MonaiSmartCacheDataset):  # type: ignore[m
     ) -> None:
         if runtime_cache is not False:
             raise ConfigError(
-                f"monai.SmartCacheDataset: runtime_cache = {runtime_cache!r} is not possible: what the cache holds is "
-                "decided by the epochs, not by use; leave it False, or use CacheDataset"
+                f"monai.SmartCacheDataset: runtime_cache = {runtime_cache!r} is not possible: the epochs decide what "
+                "is cached, not the use; leave it False, or use CacheDataset"
             )
         if replace_rate <= 0:
             raise ConfigError(
-                f"monai.SmartCacheDataset: replace_rate = {replace_rate} would never replace anything; give a number "
+                f"monai.SmartCacheDataset: replace_rate = {replace_rate} would never replace an item; give a number "
                 "above 0, or use CacheDataset"
             )
         if shuffle:
@@ -139,7 +139,7 @@ class SmartCacheDataset(CacheDataset, MonaiSmartCacheDataset):  # type: ignore[m
         )
         if self.cache_num >= len(data):
             warnings.warn(
-                f"SmartCacheDataset: the cache holds all {len(data)} items, so nothing is replaced, as in CacheDataset",
+                f"SmartCacheDataset: the cache holds all {len(data)} items, so no item is replaced, as in CacheDataset",
                 stacklevel=2,
             )
 
@@ -196,7 +196,7 @@ class SmartCacheDataset(CacheDataset, MonaiSmartCacheDataset):  # type: ignore[m
         Raises:
             ConfigError: always.
         """
-        raise ConfigError("monai.SmartCacheDataset: manage_replacement has no use here; call start()")
+        raise ConfigError("monai.SmartCacheDataset: manage_replacement is not used here; call start()")
 
     def __len__(self) -> int:
         return int(self.cache_num)

@@ -177,7 +177,7 @@ def _chain_of(compose: Compose) -> tuple[Chain | None, str]:
     if plain_class(compose) not in CONTAINERS:
         return None, f"{type(compose).__name__} is a custom container"
     if compose.log_stats is not False:
-        return None, "log_stats is set: MONAI's own run logs what its transforms are given"
+        return None, "log_stats is set: only MONAI's code logs the inputs of transforms"
     try:
         return Chain(as_compose(compose)), ""
     except ChainError as error:

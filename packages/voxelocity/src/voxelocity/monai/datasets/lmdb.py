@@ -177,7 +177,7 @@ class _Handle:
 def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
     if options.get("lock") is False:
         raise ConfigError(
-            "monai.LMDBDataset: lmdb_kwargs lock = False is not possible: two processes that write would destroy the "
+            "monai.LMDBDataset: lmdb_kwargs lock = False is not possible: two writing processes would corrupt the "
             "file; leave it out"
         )
     kept = {name: value for name, value in options.items() if name not in ("readonly", "subdir", "path")}

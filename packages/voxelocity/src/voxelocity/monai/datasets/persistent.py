@@ -132,9 +132,9 @@ class PersistentDataset(Dataset, MonaiPersistentDataset):  # type: ignore[misc]
         if found.doubts and not self._has_warned_of_doubts:
             self._has_warned_of_doubts = True
             warnings.warn(
-                f"{type(self).__name__}: prepared items are kept for this run alone, because another run could not "
-                f"tell whether they are still valid: {'; '.join(found.doubts)}. Put functions and plain values into "
-                "the chain",
+                f"{type(self).__name__}: prepared items are kept for this run only, because another run could not "
+                f"check whether they are still valid: {'; '.join(found.doubts)}. Use only functions and plain values "
+                "in the chain",
                 stacklevel=2,
             )
         self._chain_digest = found.digest

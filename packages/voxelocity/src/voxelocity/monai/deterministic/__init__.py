@@ -39,8 +39,8 @@ def why_not(transform: object) -> str:
     name = type(transform).__name__
     for known in _ways():
         if isinstance(transform, known):
-            return f"{name} is a subclass of {known.__name__}: what it changes is not known"
-    return f"{name} has no faster equivalent here"
+            return f"{name} is a subclass of {known.__name__}, which may change its behavior"
+    return f"{name} has no faster equivalent"
 
 
 @functools.cache

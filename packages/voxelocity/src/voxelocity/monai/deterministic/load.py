@@ -33,7 +33,7 @@ def _why_not(loader: LoadImage) -> str:
     if any(reader.to_gpu for reader in readers):
         return "its reader reads into the memory of a GPU (to_gpu=True)"
     if any(reader.as_closest_canonical for reader in readers):
-        return "its reader turns the axes as it reads (as_closest_canonical=True); use Orientationd instead"
+        return "its reader reorients while reading (as_closest_canonical=True); use Orientationd instead"
     return ""
 
 
@@ -94,7 +94,7 @@ def _array(img: Any, path: Path, wanted: np.dtype[Any] | None) -> Array:
     except ScanError as error:
         array: Array = np.asanyarray(proxy)
         # Of 200 files with one bit changed, nibabel read 172: the checksum lies behind the bytes that it asks for.
-        warnings.warn(f"{error} (MONAI reads it, and its voxels may be wrong)", stacklevel=2)
+        warnings.warn(f"{error} (MONAI's code reads it, and its voxels may be wrong)", stacklevel=2)
         return array
     stored = data[proxy.offset :].view(proxy.dtype).reshape(proxy.shape, order="F")
     values = stored if (proxy.slope, proxy.inter) == (1.0, 0.0) else _scaled(stored, proxy.slope, proxy.inter, wanted)

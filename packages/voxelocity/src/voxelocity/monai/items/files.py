@@ -123,7 +123,7 @@ class ItemFiles:
             refused = refused_class(error)
             why = str(error).strip().partition("\n")[0] or type(error).__name__
             if refused:
-                why = f"it holds a {refused}; convert that in the chain, or set weights_only=False"
+                why = f"it holds a {refused}; convert it in the chain, or set weights_only=False"
             warnings.warn(f"{self._owner}: {path} cannot be loaded ({why}); its item is prepared again", stacklevel=2)
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)

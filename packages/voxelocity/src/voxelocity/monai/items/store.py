@@ -123,7 +123,8 @@ class FolderItems:
                 self._warn(
                     "not plain",
                     f"voxelocity.monai: prepared items are not kept in {self._folder}, but prepared again each time "
-                    f"they are used: {error}. Make such values after the first random transform, or use cache='memory'",
+                    f"they are used: {error}. Create such values after the first random transform, or use "
+                    "cache='memory'",
                 )
         return item
 

@@ -62,7 +62,7 @@ def _cast(transform: Any, value: Any, dtype: Any = None) -> Any:
 
 def _why_not_tensors(transform: Any, inner: Any) -> str:
     is_plain = not inner.track_meta
-    return "track_meta=False: MONAI then keeps its history under names of its own in the item" if is_plain else ""
+    return "track_meta=False: MONAI then stores its history in the item under its own names" if is_plain else ""
 
 
 @lowers(mt.ToTensor, takes_anything=True)

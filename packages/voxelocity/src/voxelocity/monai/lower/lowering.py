@@ -259,7 +259,7 @@ def _values_of(transform: Any, data: Any) -> list[Any]:
 def why_not_lazy(transform: Any, array: Any = None) -> str:
     """Why a transform with MONAI's lazy resampling, which collects operations and makes them later, is not lowered."""
     is_lazy = getattr(transform, "lazy", False)
-    return "lazy=True: MONAI's lazy resampling collects and makes the changes itself" if is_lazy else ""
+    return "lazy=True: MONAI's lazy resampling collects and applies the changes itself" if is_lazy else ""
 
 
 def first_reason(*reasons: str) -> str:

@@ -32,7 +32,7 @@ from voxelocity.monai.steps import (
 
 _NO_IMAGE = "it was not a dense array of channels and two or three spatial axes"
 _REFUSAL = (
-    "made by voxelocity.monai, which keeps nothing to invert it with; for inverses use voxelocity.monai.compile(chain, "
+    "made by voxelocity.monai, which stores no inverse; for inverses use voxelocity.monai.compile(chain, "
     "lower=False), also in a data set"
 )
 

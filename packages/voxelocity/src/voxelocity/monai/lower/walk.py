@@ -145,7 +145,7 @@ class Walker:
             return Stage(transform=transform, engine=None, reason=_why_not_walked(transform) or "a custom container")
         if type(transform).__module__.startswith("monai."):
             return Stage(transform=transform, engine=None, reason="not among those that can be lowered")
-        return Stage(transform=transform, engine=None, reason="not one of MONAI's: it may do anything")
+        return Stage(transform=transform, engine=None, reason="not one of MONAI's")
 
 
 class _Walk:

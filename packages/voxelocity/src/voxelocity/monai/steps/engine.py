@@ -43,8 +43,8 @@ def _launches(device: torch.device) -> bool:
         try_kernel(device)
     except Exception as error:  # a missing compiler, a driver too old: each release has errors of its own
         warnings.warn(
-            f"voxelocity: Triton cannot compile kernels for {device} ({type(error).__name__}: {str(error)[:200]}), so "
-            "patches there are made by torch, which takes longer; install a C compiler, or see voxelocity doctor",
+            f"voxelocity: Triton cannot compile kernels for {device} ({type(error).__name__}: {str(error)[:200]}), "
+            "so torch makes the patches there, which is slower; install a C compiler, or see voxelocity doctor",
             stacklevel=2,
         )
         return False

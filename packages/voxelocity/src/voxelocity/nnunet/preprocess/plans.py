@@ -128,8 +128,8 @@ def make_plans(raw: RawDataset, preprocessed: Path, *, planner: str, name: str) 
     if importlib.util.find_spec("nnunetv2") is None:
         raise ConfigError(
             f"nnunet: {preprocessed / raw.name} has no plans, which nnU-Net's own planner makes, and nnunetv2 is not "
-            "installed in this Python; install Voxelocity where nnU-Net is, or copy what nnUNetv2_plan_experiment made "
-            "there"
+            "installed in this Python; install Voxelocity where nnU-Net is, or copy the plans of "
+            "nnUNetv2_plan_experiment there"
         )
     for variable, folder in ((RAW, raw.folder.parent), (PREPROCESSED, preprocessed)):
         if not os.environ.get(variable) or not os.path.samefile(os.environ[variable], folder):

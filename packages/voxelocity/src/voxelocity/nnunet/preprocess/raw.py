@@ -90,7 +90,7 @@ def find_raw(dataset: str, environ: Mapping[str, str] = os.environ) -> Path:
     if len(found) != 1:
         what = f"holds {' and '.join(found)}" if found else f"holds no data set {dataset!r}"
         others = ", ".join(name for name in names if name.startswith("Dataset"))[:200]
-        raise DatasetError(f"nnunet: {place} {what}; name one of {others or 'its folders, of which it has none'}")
+        raise DatasetError(f"nnunet: {place} {what}; name one of {others or 'its folders; it has none'}")
     return place / found[0]
 
 

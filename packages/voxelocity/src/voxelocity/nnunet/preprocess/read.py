@@ -138,7 +138,7 @@ def _notes_of_itk(path: Path) -> dict[str, Any]:
         import SimpleITK
     except ImportError:
         raise ConfigError(
-            "nnunet: nnU-Net's SimpleITKIO notes SimpleITK's view of each header, and SimpleITK is not installed; "
+            "nnunet: nnU-Net's SimpleITKIO stores SimpleITK's version of each header, and SimpleITK is not installed; "
             "pip install 'voxelocity[formats]'"
         ) from None
     reader = SimpleITK.ImageFileReader()
@@ -177,6 +177,6 @@ _NOTES: Mapping[str, Callable[[Path], dict[str, Any]]] = {
 
 def _not_here(raw: RawDataset, what: str) -> ConfigError:
     return ConfigError(
-        f"nnunet: {raw.folder} has {what}, which only nnU-Net itself reads; preprocess with nnUNetv2_preprocess, or "
-        "convert the files to .nii.gz"
+        f"nnunet: {raw.folder} has {what}, which only nnU-Net itself supports; preprocess with nnUNetv2_preprocess, "
+        "or convert the files to .nii.gz"
     )

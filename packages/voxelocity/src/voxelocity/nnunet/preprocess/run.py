@@ -124,8 +124,8 @@ def preprocess(request: PreprocessRequest, *, console: Console) -> list[CaseDiff
     try:
         work.folder.mkdir(parents=True, exist_ok=True)
         work.say(
-            f"{raw.name}: {count_text(len(raw.refs), 'case')}, {count_text(work.num_threads, 'thread')}; cases being "
-            f"made take up to {bytes_text(work.budget.num_bytes)}"
+            f"{raw.name}: {count_text(len(raw.refs), 'case')}, {count_text(work.num_threads, 'thread')}; "
+            f"preprocessing takes up to {bytes_text(work.budget.num_bytes)}"
         )
         take_fingerprint(work, again=request.clean)
         plans = settle_plans(work, request)
@@ -134,7 +134,7 @@ def preprocess(request: PreprocessRequest, *, console: Console) -> list[CaseDiff
     except OSError as error:
         raise OutputError(
             f"nnunet: {error.filename or work.folder} cannot be written: {error.strerror or error}; make space there, "
-            "or correct its permissions, and give the command again, which continues where it stopped"
+            "or correct its permissions, and run the command again, which continues where it stopped"
         ) from error
     if request.verify == 0:
         return []
@@ -145,7 +145,7 @@ def take_fingerprint(work: Preprocessing, *, again: bool) -> None:
     """Writes the fingerprint, unless it is there and not to be taken again."""
     path, raw = work.folder / FINGERPRINT, work.raw
     if path.is_file() and not again:
-        work.say(f"fingerprint: {path} is there; --clean takes it again")
+        work.say(f"fingerprint: {path} is there; --clean computes it again")
         return
     watch, reader = Stopwatch(), choose_reader(raw)
     needs = [_size_of(raw, index, []) for index in range(len(raw.refs))]
@@ -246,10 +246,10 @@ def _is_made(work: Preprocessing, plan: CasePlan, key: str, *, overwrite: bool) 
         return False
     if _kept_keys(work.folder).get(plan.folder) != key:
         raise OutputError(
-            f"nnunet: {folder} is there, from other files or plans, or made by nnU-Net; --overwrite replaces it when "
+            f"nnunet: {folder} is there, made from other files or plans, or by nnU-Net; --overwrite replaces it when "
             "the new cases are complete"
         )
-    work.say(f"{plan.name}: {folder} is there, made from the same files and plans; --overwrite makes it again")
+    work.say(f"{plan.name}: {folder} is there, made from the same files and plans; --overwrite repeats it")
     return True
 
 

@@ -43,7 +43,7 @@ class CaseDifference:
 
     def in_words(self) -> str:
         """One line."""
-        notes = f"; other notes: {', '.join(self.notes)}" if self.notes else "; the same notes"
+        notes = f"; other properties: {', '.join(self.notes)}" if self.notes else "; the same properties"
         return (
             f"{self.configuration}, {self.case_id}: intensities differ by at most {self.intensity:.2g} "
             f"({self.num_other:,} of {self.num_voxels:,} voxels), {self.num_labels:,} labels differ{notes}"
@@ -126,7 +126,9 @@ class _Notes(pickle.Unpickler):
             "scalar",
         ):
             return super().find_class(module, name)
-        raise InputError(f"nnunet: the notes of a case hold {module}.{name}, which may run code; make the cases again")
+        raise InputError(
+            f"nnunet: the properties of a case contain {module}.{name}, which may run code; preprocess the cases again"
+        )
 
 
 def _read(path: Path) -> Any:

@@ -134,7 +134,7 @@ def spoil_a_place(dataset):
 @pytest.mark.parametrize(
     ("edit", "options", "text"),
     [
-        (drop_places, {}, "the file holds 5 frames, and does not say where each lies; `dcm2niix` writes"),
+        (drop_places, {}, "the file holds 5 frames, without their positions; `dcm2niix` writes"),
         (drop_one_place, {}, "ImagePositionPatient are missing"),
         (drop_pixels, {}, "truncated: 420 bytes of pixels expected, 412 found"),
         (drop_a_frame, {}, r"says that it has 5 frames \(NumberOfFrames\), and describes 4"),

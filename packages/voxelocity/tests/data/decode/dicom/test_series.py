@@ -109,7 +109,7 @@ def test_bits_above_those_stored_are_left_out(tmp_path):
         ),
         (
             [0, 1.3, 2, 3, 4, 5],
-            r"unevenly spaced, 1\.75 to 3\.25 mm apart, .*CT_005\.dcm is 0\.75 mm away from its place",
+            r"unevenly spaced, 1\.75 to 3\.25 mm apart, .*CT_005\.dcm is 0\.75 mm away from its position",
         ),
     ],
 )

@@ -245,7 +245,7 @@ def test_what_structures_do_not_say_is_noted(tmp_path, series):
     assert (label == 2).sum() == 4
     assert [kind for kind, _ in notes] == ["open contours", "overlap"]
     assert "2 contours of these structures are points or lines" in notes[0][1]
-    assert "4 voxels lie in a and in b, and are taken as b" in notes[1][1]
+    assert "4 voxels lie in a and in b, and count as b" in notes[1][1]
 
 
 @pytest.mark.parametrize(

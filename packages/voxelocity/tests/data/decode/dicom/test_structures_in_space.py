@@ -107,8 +107,8 @@ def coarse(tmp_path, *, pixel, distance):
     ("pixel", "distance", "words"),
     [
         (2, 1, r"pixels of 1\.2 x 1\.6 mm, which are not those of the scan \(voxels of 0\.6 x 0\.8 x 2\.5 mm"),
-        (1, 2, r"a structure lies on slices 0, 2, 4 of the scan alone"),
-        (1, 3, r"a structure lies on slices 0, 3 of the scan alone"),
+        (1, 2, r"a structure lies on slices 0, 2, 4 of the scan only"),
+        (1, 3, r"a structure lies on slices 0, 3 of the scan only"),
     ],
 )
 def test_a_segmentation_of_coarser_pixels_or_slices_is_refused(tmp_path, series, pixel, distance, words):
@@ -120,7 +120,7 @@ def test_a_segmentation_of_coarser_pixels_or_slices_is_refused(tmp_path, series,
 
 def test_contours_on_every_second_slice_are_refused(tmp_path, series):
     path = write_contours(tmp_path / "rs.dcm", series, {"a": [(plane, SQUARE) for plane in (0, 2, 4)]})
-    with pytest.raises(ScanError, match=r"rs\.dcm: a structure lies on slices 0, 2, 4 of the scan alone"):
+    with pytest.raises(ScanError, match=r"rs\.dcm: a structure lies on slices 0, 2, 4 of the scan only"):
         read_structures(path, read_header(series).grid, {"a": 1})
     # Separate findings, at distances of their own.
     path = write_contours(tmp_path / "rs.dcm", series, {"a": [(plane, SQUARE) for plane in (0, 2, 5)]})

@@ -150,7 +150,9 @@ def test_a_zoom_that_leaves_nothing_is_refused_in_words():
 
 
 def test_a_mirror_image_that_is_too_short_is_refused_in_words():
-    with pytest.raises(ValueError, match="'reflect' cannot pad 3 voxels to 12: a mirror image is too short; choose"):
+    with pytest.raises(
+        ValueError, match="'reflect' cannot pad 3 voxels to 12: the image is too small for a mirror image; choose"
+    ):
         padded_rows(3, 12, "reflect")
 
 

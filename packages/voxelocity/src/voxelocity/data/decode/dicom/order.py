@@ -111,7 +111,7 @@ def _check_steps(path: Path, ordered: Sequence[Slice], places_mm: Array) -> None
         off_mm = abs(float(places_mm[worst] - even[worst]))
         raise ScanError(
             f"decode: {path}: the slices are unevenly spaced, {steps.min():.4g} to {steps.max():.4g} mm apart, so that "
-            f"{ordered[worst].path.name} is {off_mm:.4g} mm away from its place on a regular grid; "
+            f"{ordered[worst].path.name} is {off_mm:.4g} mm away from its position on a regular grid; "
             f"{STRAIGHTEN}, or resample them"
         )
 

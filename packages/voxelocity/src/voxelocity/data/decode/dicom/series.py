@@ -73,8 +73,8 @@ def read_series_header(path: Path) -> SeriesHeader:
         check_same_places(path, ordered, others, least_mm=min(spacing_mm))
         warn_once(
             f"volumes {data_set_of(os.path.dirname(os.path.abspath(path)))}",
-            f"decode: {path}: the series holds {words}; each is a channel, in the order of their slices' "
-            "numbers. `predict --volume N` takes one (said once for each data set)",
+            f"decode: {path}: the series holds {words}; each becomes a channel, in the order of the slices' instance "
+            "numbers. `predict --volume N` takes one (reported once per data set)",
         )
     affine = ras_affine(axes_lps, spacing_mm, np.array(first.position_mm))
     return SeriesHeader(
@@ -259,7 +259,7 @@ def _problem_of(slice_: Slice) -> str:
             f"these are (CSA header); {STRAIGHTEN}"
         )
     if slice_.num_frames > 1:
-        return f"the file holds {slice_.num_frames} frames, and does not say where each lies; {STRAIGHTEN}"
+        return f"the file holds {slice_.num_frames} frames, without their positions; {STRAIGHTEN}"
     if missing:
         return (
             f"{' and '.join(missing)} are missing, so the position of the slice is unknown; move it out of the folder"
@@ -274,15 +274,16 @@ def _problem_of(slice_: Slice) -> str:
     if slice_.slope == 0.0:
         return "RescaleSlope is 0, which would make all values equal; export the series again"
     if slice_.num_samples != 1:
-        return f"a pixel has {slice_.num_samples} values, as in a color picture; name a series of gray values"
+        return f"a pixel has {slice_.num_samples} values, as in a color image; name a grayscale series"
     if slice_.photometric == "MONOCHROME1":
         return (
-            "low values are shown bright (MONOCHROME1), and programs disagree whether to invert such values; if they "
-            "mean what they mean in other scans, such as Hounsfield units, change the attribute with `dcmodify -nb -m "
-            "PhotometricInterpretation=MONOCHROME2`; else write the series as .nii.gz by SimpleITK, which inverts"
+            "low values are shown bright (MONOCHROME1), and programs disagree whether to invert such values; if the "
+            "values have their usual meaning, such as Hounsfield units, change the attribute with `dcmodify -nb -m "
+            "PhotometricInterpretation=MONOCHROME2`; otherwise write the series as .nii.gz with SimpleITK, which "
+            "inverts them"
         )
     if slice_.photometric not in ("", "MONOCHROME2"):
-        return f"its values are not intensities ({excerpt(slice_.photometric, _NAME)}); name a series of gray values"
+        return f"its values are not intensities ({excerpt(slice_.photometric, _NAME)}); name a grayscale series"
     if slice_.bits[0] not in _BITS or not 0 < slice_.bits[1] <= slice_.bits[0]:
         return (
             f"pixels have {slice_.bits[1]} of {slice_.bits[0]} bits; {' or '.join(map(str, _BITS))} are read: "

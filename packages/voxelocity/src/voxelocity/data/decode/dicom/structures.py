@@ -138,8 +138,8 @@ def paint_structures(
         if series_uid and drawn_on and series_uid not in drawn_on:
             note(
                 "other series",
-                f"decode: {path}: it refers to another series than that of its scan, on whose voxels it lies; check "
-                "that it belongs to this scan",
+                f"decode: {path}: it refers to another series than that of its scan, although it matches its voxels; "
+                "check that it belongs to this scan",
             )
         return canvas
 
@@ -204,9 +204,9 @@ def _check_no_plane_is_skipped(path: Path, planes: set[int], *, is_thicker: bool
     if planes and ((is_regular and step > 1) or (is_thicker and not (steps == 1).any())):
         slices = listed([str(plane) for plane in sorted(planes)])
         raise ScanError(
-            f"decode: {path}: a structure lies on slices {slices} of the scan alone, as if drawn on a series "
-            "with thicker slices, so that those between would count as background; name the series that it was drawn "
-            "on, or fill them, for example with 3D Slicer's 'Fill between slices'"
+            f"decode: {path}: a structure lies on slices {slices} of the scan only, as if contoured on a series with "
+            "thicker slices, so that the slices in between would count as background; name the original series, or "
+            "fill the slices, for example with 3D Slicer's 'Fill between slices'"
         )
 
 
@@ -300,7 +300,7 @@ def _axis_through(
         raise ScanError(
             f"decode: {path}: the segmentation has pixels of {spacing_mm[1]:.4g} x {spacing_mm[0]:.4g} mm, which are "
             f"not those of the scan (voxels of {' x '.join(f'{step:.4g}' for step in grid.spacing_mm)} mm, or in other "
-            "directions); resample it onto the scan, or name the series that it was drawn on"
+            "directions); resample it onto the scan, or name its original series"
         )
     return int(np.abs(along).sum(axis=1).argmin())
 
@@ -311,7 +311,7 @@ def _check_on_grid(path: Path, grid: Grid, places: Array, index: Array) -> None:
     if off > _OFF_GRID_VOXEL or is_outside:
         where = "outside the scan" if is_outside else f"up to {off:.2f} voxels away from the voxels of the scan"
         raise ScanError(
-            f"decode: {path}: the segmentation lies {where}; was it drawn on another series? Resample it onto the scan"
+            f"decode: {path}: the segmentation lies {where}; was it made on another series? Resample it onto the scan"
         )
 
 
@@ -359,8 +359,7 @@ def _painted_contours(
             if off > _OFF_GRID_VOXEL or not 0 <= plane < grid.shape[axis]:
                 raise ScanError(
                     f"decode: {path}: a contour of {shortened(names.get(number))} lies {off:.2f} slices away from "
-                    f"slice {plane} of {grid.shape[axis]}; was it drawn on another series? Name the series it belongs "
-                    "to"
+                    f"slice {plane} of {grid.shape[axis]}; was it made on another series? Name the series it belongs to"
                 )
             by_plane.setdefault(plane, []).append(points[:, within])
         for plane, polygons in by_plane.items():

@@ -132,7 +132,7 @@ def _can_look(label: Any, image: Any) -> bool:
 
 def _voxels(value: Any) -> torch.Tensor:
     pending = PendingTensor.of(value)
-    assert pending.is_untouched, "the item's labels and images are finished before they are looked at"
+    assert pending.is_untouched, "the item's labels and images are finished before they are read"
     return pending.source
 
 

@@ -110,8 +110,8 @@ def _resize(transform: Any, pending: PendingTensor, params: Any, mode: Any, alig
     if transform.size_mode == "all":
         if len(ensure_tuple(transform.spatial_size)) > len(before):
             raise ValueError(
-                f"voxelocity.monai: Resize to {transform.spatial_size} adds axes to an image of shape {before}, which "
-                "is not lowered; give it the axes first, or leave this transform to MONAI"
+                f"voxelocity.monai: Resize to {transform.spatial_size} adds axes to an image of shape {before}, "
+                "which is not supported; add the axes first, or use MONAI's transform"
             )
         shape = tuple(int(side) for side in fall_back_tuple(transform.spatial_size, before))
     else:
@@ -189,8 +189,8 @@ def padded_rows(size: int, side: int, mode: str) -> Any:
     if mode == "reflect":
         if side - size - before >= size:
             raise ValueError(
-                f"voxelocity.monai: padding_mode 'reflect' cannot pad {size} voxels to {side}: a mirror image is too "
-                "short; choose padding_mode='edge'"
+                f"voxelocity.monai: padding_mode 'reflect' cannot pad {size} voxels to {side}: the image is too "
+                "small for a mirror image; choose padding_mode='edge'"
             )
         positions = np.abs(positions)
         return np.where(positions >= size, 2 * (size - 1) - positions, positions)

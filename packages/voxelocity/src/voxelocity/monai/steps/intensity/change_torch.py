@@ -246,7 +246,7 @@ def fill_range(patch: torch.Tensor, step: Fill) -> tuple[float, float]:
     least, most = (float(value) for value in patch.aminmax())
     if not np.isfinite(most - least):
         raise OverflowError(
-            f"a box of a patch should be filled from the patch's own range, which is {least:g} to {most:g}; "
+            f"a box should be filled from the patch's own range, which is {least:g} to {most:g}; "
             "remove values that are not finite first, or give the range"
         )
     return least, most

@@ -91,7 +91,9 @@ def test_a_label_in_another_order_of_axes_is_turned_and_that_is_said_once(save, 
     image = save("images/a.nii", np.zeros(SHAPE, np.int16), LPS)
     label = save("labels/a.nii", *_ordered_in_space(truth, LPS, codes))
     ref = _ref(image, label=label)
-    with pytest.warns(UserWarning, match=rf"image and label have the same voxel positions.* as LPS, .* as {codes}.*no value"):
+    with pytest.warns(
+        UserWarning, match=rf"image and label have the same voxel positions.* as LPS, .* as {codes}.*no value"
+    ):
         volume = read_case(ref, label_values=(0, 1, 2))
     # A second warning would be an error.
     read_case(ref, label_values=(0, 1, 2))

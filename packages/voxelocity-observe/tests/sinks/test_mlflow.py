@@ -82,7 +82,7 @@ def test_an_interrupted_run_is_marked_as_stopped(tell, stored, first_session):
 def test_a_server_that_is_not_there_is_told_of_and_ends_nothing(tell, first_session, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     (warning,) = tell(MlflowSink("http://127.0.0.1:9"), first_session[:2])
-    assert "sinks: mlflow is dropped ({MlflowException" in warning
+    assert "sinks: mlflow is dropped (MlflowException" in warning
 
 
 def test_statistics_of_use_are_off_even_where_mlflow_was_imported_before(tell, monkeypatch, first_session):

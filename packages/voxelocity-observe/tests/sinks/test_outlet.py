@@ -57,7 +57,7 @@ def test_a_resumed_run_that_comes_to_nothing_leaves_the_record_as_it_was(tell, f
 def test_a_sink_that_fails_is_told_of_once_and_left_alone(tell, first_session, fails_at):
     sink = Listener(fails_at)
     assert tell(sink, first_session) == [
-        "sinks: listener is dropped ({OSError: no route to host); the run continues, and its folder has all data"
+        "sinks: listener is dropped (OSError: no route to host); the run continues, and its folder has all data"
     ]
     assert sink.calls.count(fails_at) == 1
     assert sink.calls[-1] == fails_at
@@ -71,7 +71,7 @@ def test_a_sink_that_fails_takes_no_other_along(start, first_session):
     assert bad.calls == ["begin", "run_started", "steps"]
     assert good.calls[-1] == "end"
     assert len(warnings) == 1
-    assert "bad is left out" in warnings[0]
+    assert "bad is dropped" in warnings[0]
 
 
 def test_a_warning_about_a_sink_may_be_an_event_itself(start, first_session):
@@ -116,7 +116,7 @@ def test_a_sink_that_falls_too_far_behind_is_given_up(start, first_session, monk
             outlets.write(event)
         sink.release.set()
     assert warnings == [
-        "sinks: listener is dropped ({it is 3 events behind); the run continues, and its folder has all data"
+        "sinks: listener is dropped (it is 3 events behind); the run continues, and its folder has all data"
     ]
     outlets._outlets[0]._thread.join(timeout=HANGS_S)
 

@@ -162,7 +162,7 @@ def memory_folder(tmp_path, monkeypatch):
 def test_what_a_killed_run_left_in_memory_is_listed_and_cleared(voxelocity, memory_folder):
     told = voxelocity("cache", "ls", "--memory")
     assert told.status == 0
-    assert f"{memory_folder}  1.00 MiB  left behind" in told.out
+    assert f"{memory_folder}  1.00 MiB  left by a killed process" in told.out
     assert "cannot ask" in voxelocity("cache", "clear", "--memory").err
     assert f"removed {memory_folder}, freed 1.00 MiB" in voxelocity("cache", "clear", "--memory", "--yes").out
     assert not memory_folder.exists()
@@ -174,7 +174,7 @@ def test_memory_that_a_run_uses_stays(voxelocity, memory_folder):
     tier = SharedMemoryTier(memory_folder, 2**20)
     tier.put(KEYS[0], example_volume())
     assert "in use" in voxelocity("cache", "ls", "--memory").out
-    assert "is in use now and was kept" in voxelocity("cache", "clear", "--memory", "--yes").out
+    assert "is in use: its memory is freed" in voxelocity("cache", "clear", "--memory", "--yes").out
     assert tier.get(KEYS[0]) is not None
     tier.close()
 

@@ -319,13 +319,13 @@ def test_a_folder_of_masks_of_one_class_each_is_read_as_one_label(voxelocity, tm
     cases = open_cases(tmp_path / "set")
     # The larger one comes first, so that the one inside it is not lost.
     assert cases.class_names == ("background", "mask_outer", "mask_core")
-    with pytest.warns(UserWarning, match="masks overlap: .* are taken as mask_core"):
+    with pytest.warns(UserWarning, match="masks overlap: .* count as mask_core"):
         found = [read_case(ref, label_values=(0, 1, 2)).label for ref in cases.refs]
     for index, label in enumerate(found):
         whole = tiny_scan(index)[1]
         expected = np.where(whole == 2, 2, (whole > 0) * (index < 2))
         assert np.argwhere(label != expected).tolist() == [], (index, np.unique(label), np.unique(expected))
-    with pytest.warns(UserWarning, match="said once for each data set"):
+    with pytest.warns(UserWarning, match="reported once per data set"):
         assert voxelocity("plan", tmp_path / "set", "--device", "cpu").status == 0
     # A label as one file is scored against the masks.
     for ref, label in zip(cases.refs, found, strict=True):

@@ -58,10 +58,10 @@ def test_cases_that_are_not_made_yet_come_with_the_command_that_makes_them(train
     command = r"`voxelocity nnunet preprocess Dataset011_Small -c 3d_fullres`"
     for file in trainer.folder.glob("*.b2nd"):
         file.unlink()
-    with pytest.raises(InputError, match=rf"nnUNetPlans_3d_fullres holds no case; make it with {command}"):
+    with pytest.raises(InputError, match=rf"nnUNetPlans_3d_fullres holds no case; make it by {command}"):
         check_folder(trainer)
     trainer.preprocessed_dataset_folder += "_none"
-    with pytest.raises(InputError, match=rf"_none is missing; make it with {command}"):
+    with pytest.raises(InputError, match=rf"_none is missing; make it by {command}"):
         check_folder(trainer)
 
 

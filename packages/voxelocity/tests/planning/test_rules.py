@@ -396,7 +396,7 @@ def test_pairs_in_any_language_are_named_by_the_user():
 def test_a_pair_that_the_user_does_not_swap_is_not_flipped_unless_asked_for():
     choices = flips(*PAIR, swap_pairs=[])
     assert choices["flip_probability"].value == [0.0, 0.0, 0.0]
-    assert "swap_pairs leaves out RightParotid and LeftParotid" in choices["flip_probability"].reason
+    assert "swap_pairs does not include RightParotid and LeftParotid" in choices["flip_probability"].reason
     asked = flips(*PAIR, swap_pairs=[], flip_probability=[0.5, 0.0, 0.0])
     assert asked["flip_probability"].value == [0.5, 0.0, 0.0]
 

@@ -219,7 +219,7 @@ def test_structures_that_are_all_the_same_are_counted():
 def test_the_worth_of_an_interval_names_cases_the_seed_and_how_rough_few_cases_are():
     first, second = scores([0.0] * 5), scores([0.02, -0.01, 0.0, 0.03])
     text = worth_of_interval(paired_parity(first, second), "A", "B")
-    assert text.startswith("4 cases of both are paired; 1 case was judged only in A and left out. ")
+    assert text.startswith("4 cases of both are paired; 1 case was scored only in A and left out. ")
     assert "B is better in 2 of them and worse in 1." in text
     assert "The largest difference is +0.030, in case_3." in text
     assert "not between seeds, because there was one training each." in text

@@ -75,7 +75,7 @@ def test_of_many_validations_some_are_shown_with_the_best_and_the_last(finished_
     assert len(steps) <= 202
     assert (steps[0], steps[-1]) == ("1", "8,000")
     assert "1,234" in steps
-    assert table.caption == f"Validations on the way, {len(steps)} of 8,000 (all of them in metrics.csv)"
+    assert table.caption == f"Validations during training, {len(steps)} of 8,000 (all of them in metrics.csv)"
 
 
 def test_keys_read_as_words():

@@ -124,7 +124,7 @@ def test_the_summary_of_a_plan_has_a_line_for_each_thing(planned_record):
     lines = shown(plan_summary(planned_record), width=100).splitlines()
     heads = ["data", "patch", "network", "batch", "precision", "cache", "time"]
     assert [line.split()[0] for line in lines[1:-1]] == heads
-    assert "260 cases, 218 to train on, 42 to judge by (fold 0 held out)" in lines[0]
+    assert "260 cases, 218 for training, 42 for validation (fold 0 held out)" in lines[0]
     assert "--verbose" in lines[-1]
     assert len(lines) <= 9
     planned_record["plan"]["train"] |= {"steps": 1, "target_dice": 0.85, "time_budget_s": 0.0}
@@ -204,7 +204,7 @@ def test_the_headline_of_scores_says_what_it_leaves_out():
 def test_the_data_set_says_whether_cases_were_held_out(record):
     assert "fold 0 held out" in shown(dataset_panel(record["dataset"], {}), width=120)
     record["dataset"] |= {"held_out": False, "fold": "all"}
-    assert "not held out" in shown(dataset_panel(record["dataset"], {}), width=120)
+    assert "not held out" in shown(dataset_panel(record["dataset"], {}), width=140)
 
 
 def test_the_panel_says_how_bright_and_how_rare_things_are(record):

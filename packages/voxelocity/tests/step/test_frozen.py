@@ -101,5 +101,5 @@ def test_a_network_whose_way_down_is_not_known_is_refused():
         device=torch.device("cpu"),
     )
     assert not step.frozen.turn(False)
-    with pytest.raises(ConfigError, match=r"schedule.frozen_share freezes the encoder .* set it to 0"):
+    with pytest.raises(ConfigError, match=r"schedule.frozen_share freezes the encoder, .* set it to 0"):
         step.frozen.turn(True)

@@ -140,4 +140,4 @@ def test_a_network_refuses_keys_of_other_networks(name):
 
 def test_the_scale_page_names_what_a_pipeline_cuts():
     *titles, last = (cut.title for cut in CUTS if cut.title in {kind.title for kind in NETWORKS.values()})
-    assert f"cuts {', '.join(titles)} and {last} (ours and MONAI's)" in (ROOT / "docs" / "scale.md").read_text()
+    assert f"splits {', '.join(titles)} and {last} (ours and MONAI's)" in (ROOT / "docs" / "scale.md").read_text()

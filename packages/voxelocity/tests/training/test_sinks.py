@@ -83,7 +83,7 @@ def test_a_sink_that_fails_is_told_of_and_the_run_comes_to_its_end(run, tmp_path
     bad, good = Kept(fails_at="steps"), Kept()
     result, told = run(bad, good)
     assert result.step == 6
-    assert told.count("sinks: kept is dropped ({OSError: the disk is gone)") == 1
+    assert told.count("sinks: kept is dropped (OSError: the disk is gone)") == 1
     assert not bad.has_ended
     assert good.has_ended
     warnings = [

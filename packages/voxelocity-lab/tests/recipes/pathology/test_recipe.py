@@ -575,4 +575,4 @@ def test_the_verdict_counts_all_slides_and_says_what_is_within_chance():
         document = slides_document([score], judged, [], [], settings={})
         assert words in document.verdict
         assert "0.900 (0.800 to 0.950) for patches" in document.verdict
-        assert "by drawing the 7 patients again" in document.verdict
+        assert "bootstrap 95 % intervals over the 7 patients." in document.verdict

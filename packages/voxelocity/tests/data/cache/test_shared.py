@@ -117,7 +117,7 @@ def test_file_system_with_less_free_than_the_budget_is_full_and_nothing_is_dropp
     monkeypatch.setattr(shared, "free_bytes_in", lambda _: 5_000)
     with pytest.raises(
         CacheFullError,
-        match=r"no space for case 'case_1' in .*cache: it needs 0\.0 MB, 0\.0 MB are free; enlarge \.\*shm-size",
+        match=r"no space for case 'case_1' in .*cache: it needs 0\.0 MB, 0\.0 MB are free; enlarge .*shm-size",
     ) as caught:
         tier.put("b", sized_volume(1))
     assert not isinstance(caught.value, EntryTooLargeError)

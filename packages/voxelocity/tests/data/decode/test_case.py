@@ -91,7 +91,9 @@ def test_a_label_in_another_order_of_axes_is_turned_and_that_is_said_once(save, 
     image = save("images/a.nii", np.zeros(SHAPE, np.int16), LPS)
     label = save("labels/a.nii", *_ordered_in_space(truth, LPS, codes))
     ref = _ref(image, label=label)
-    with pytest.warns(UserWarning, match=rf"image and label hold the same places.* as LPS, .* as {codes}.*no value"):
+    with pytest.warns(
+        UserWarning, match=rf"image and label have the same voxel positions.* as LPS, .* as {codes}.*no value"
+    ):
         volume = read_case(ref, label_values=(0, 1, 2))
     # A second warning would be an error.
     read_case(ref, label_values=(0, 1, 2))
@@ -103,7 +105,7 @@ def test_a_channel_in_another_order_of_axes_is_turned(save, tmp_path: Path) -> N
     (tmp_path / "c").mkdir()
     first = np.arange(120, dtype=np.int16).reshape(SHAPE)
     second = save("c/b.nii", *_ordered_in_space(first * 2, LPS, "PIR"))
-    with pytest.warns(UserWarning, match="channels hold the same places"):
+    with pytest.warns(UserWarning, match="channels have the same voxel positions"):
         volume = read_case(_ref(save("c/a.nii", first, LPS), second), label_values=(0,))
     assert np.array_equal(volume.image[1], 2 * volume.image[0])
     assert np.array_equal(volume.image[0], first)

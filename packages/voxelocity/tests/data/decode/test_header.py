@@ -201,7 +201,7 @@ def test_units_of_an_unknown_code_are_warned_of(tmp_path):
     image = nib.Nifti1Image(np.zeros((3, 4, 5), np.int16), np.eye(4))
     image.header["xyzt_units"] = 5
     nib.save(image, tmp_path / "a.nii")
-    with pytest.warns(UserWarning, match=r"the unit of length is 'code 5' \(xyzt_units\), which is not known"):
+    with pytest.warns(UserWarning, match=r"the unit of length is 'code 5' \(xyzt_units\), which is unknown"):
         assert read_header(tmp_path / "a.nii").grid.spacing_mm == (1, 1, 1)
 
 
@@ -213,7 +213,7 @@ def test_units_are_warned_of_once_for_a_data_set_with_a_folder_for_each_patient(
         file.parent.mkdir(parents=True)
         nib.save(image, file)
     as_one_data_set(files[:3])
-    with pytest.warns(UserWarning, match="said once for each data set") as seen:
+    with pytest.warns(UserWarning, match="reported once per data set") as seen:
         [read_header(file) for file in files]
     # What belongs to no known data set is said of each folder.
     assert len(seen) == 1 + 3

@@ -235,8 +235,8 @@ def test_init_is_not_proposed_where_it_would_refuse(tmp_path, touch, files, text
     [
         ("series/1.dcm", r"DICOM files in 1 folder\(s\): `voxelocity init .*\n    image,label\n    series,LABEL FILE"),
         ("DICOMDIR", r"DICOM files in 1 folder"),
-        ("a.nrrd", r"scans side by side \(1 scans\), and no name"),
-        ("a.mnc", r"scans side by side \(1 scans\), and no name"),
+        ("a.nrrd", r"scans side by side \(1 scans\), and no file or folder name"),
+        ("a.mnc", r"scans side by side \(1 scans\), and no file or folder name"),
         ("a.img", r"\.img files are the voxels of a pair: name the \.hdr file of the same name"),
     ],
 )

@@ -361,7 +361,9 @@ def test_a_prediction_in_another_order_of_axes_is_turned_onto_its_truth_and_that
         (score.dice, score.hd95_mm) for score in expected.scores
     ]
     (notice,) = found.notices
-    assert notice.startswith("2 of 3 cases, such as 'a': the truth and the prediction (a.nii.gz) hold the same places")
+    assert notice.startswith(
+        "2 of 3 cases, such as 'a': the truth and the prediction (a.nii.gz) have the same voxel positions"
+    )
     assert "as PIL; the latter is reoriented" in notice
 
 

@@ -197,7 +197,7 @@ def _verdict(scores: Sequence[PieceScore], figures: Figures) -> str:
         f"{patches.text} for patches and {squares.text} for squares of the heat maps."
     )
     if not math.isnan(patches.low):
-        verdict += f" In brackets: bootstrap 95 % intervals over the {figures.units} again."
+        verdict += f" In brackets: bootstrap 95 % intervals over the {figures.units}."
     known = {
         name: kinds[0].value
         for name, kinds in figures.baselines.items()
@@ -223,12 +223,12 @@ def _baseline_table(figures: Figures) -> list[Any]:
     heads = ("By", "AUC of patches", "AUC of squares")
     has_intervals = not math.isnan(figures.trained[0].low)
     hint = (
-        "The AUC of squares without training uses at most 1,000 squares of each piece. Hand-crafted features are "
+        "The AUC of squares without training uses at most 1,000 squares of each piece. Hand-made features are "
         "amounts of stain, intensity and texture, in a regression on the training pieces. Mean intensity counts "
         "darker or lighter, whichever separates better; for lesions, the tenth of the squares at that end is listed."
     )
     if has_intervals:
-        hint = f"In brackets: bootstrap 95 % intervals over the {figures.units} again 2,000 times. {hint}"
+        hint = f"In brackets: bootstrap 95 % intervals over the {figures.units}, from 2,000 resamples. {hint}"
     table = Table(caption=BASELINES, heads=heads, rows=rows, hides_caption=True)
     return [table, Text(text=hint, is_hint=True)]
 

@@ -124,7 +124,7 @@ def _chain(config: BundleConfig, preparation: BundlePreparation) -> _Chain:
         if step.name in _WITHOUT_EFFECT:
             continue
         if step.name not in _KNOWN or step.name in steps:
-            why = "occurs twice" if step.name in steps else "is not known here"
+            why = "occurs twice" if step.name in steps else "is not supported"
             raise step.error(f"{why}; supported are, once each, {', '.join(_KNOWN)}")
         steps[step.name] = step
     chain = _Chain(config, steps, preparation)

@@ -14,7 +14,7 @@ from recipes.tractography.test_files import write as write_tracts
 
 from shared.crafted import Kind, SilentError, Trial
 from shared.damage import odd_elements, odd_lines, rotten
-from shared.dicom_series import fix_identity, write_series
+from shared.dicom_series import fix_identity, named_label, write_series
 
 
 def _voxels(ending: str) -> Callable[[Path], Trial]:
@@ -67,7 +67,7 @@ def _structures(kind: str) -> Callable[[Path], Trial]:
     def make(folder: Path) -> Trial:
         import pydicom
 
-        from voxelocity.data.decode import read_header, read_structures, write_segmentation
+        from voxelocity.data.decode import read_header, write_segmentation
 
         series = folder / "ct"
         write_series(series, np.random.default_rng(0).integers(-99, 99, (6, 20, 16)).astype(np.int16))
@@ -90,7 +90,7 @@ def _structures(kind: str) -> Callable[[Path], Trial]:
                 # Values that pydicom does not write are not files.
                 with contextlib.suppress(ValueError, TypeError, AttributeError, OverflowError, KeyError):
                     dataset.save_as(path)
-            read_structures(path, header.grid, {"a": 1, "b": 2})
+            named_label(path, header.grid, {"a": 1, "b": 2})
 
         return trial
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from voxelocity.core.volume import Grid
+from voxelocity.data.decode.named_labels import read_named
 
 ORIGIN_LPS = (-30.0, -20.0, 100.0)
 STEP_MM, SPACING_MM = 2.5, (0.8, 0.6)
@@ -70,6 +73,13 @@ def write_series(
         dataset.save_as(file, enforce_file_format=True)
         files.append(file)
     return files
+
+
+def named_label(
+    path: Path, grid: Grid, values: Mapping[str, Any], *, note: Callable[[str, str], None] = lambda kind, text: None
+) -> npt.NDArray[Any]:
+    """The values (x, y, z) of structures that have names, as a case with this grid has them."""
+    return read_named(path, (path, grid), values, note=note)
 
 
 def write_enhanced(

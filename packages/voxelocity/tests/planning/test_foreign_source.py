@@ -5,14 +5,29 @@ import json
 import numpy as np
 import pytest
 import torch
-from infer.models.test_bundle import CROPPED, SPACED, TURNED, WINDOWED, config
+from infer.models.test_bundle import (
+    CROPPED,
+    INVERSE,
+    SIGMOID,
+    SPACED,
+    THRESHOLD,
+    TURNED,
+    WINDOWED,
+    config,
+    network_of,
+)
 from infer.models.test_bundle import save as save_bundle
+from infer.models.test_bundle_kinds import LABEL_MAP, NEAREST
 from infer.models.test_nnunet import plans
 from infer.models.test_nnunet import save as save_nnunet
 
+import voxelocity as vx
 from voxelocity.infer import open_model
+from voxelocity.infer.model import PredictionSpec
+from voxelocity.infer.models.bundle_network import ShapedNetwork
 from voxelocity.planning.foreign_source import foreign_source
 from voxelocity.step import build_network
+from voxelocity.training.source_model import SourceModel
 from voxelocity_observe.core.errors import InputError
 
 PREFIX = "data.prepare."
@@ -111,3 +126,50 @@ def test_networks_that_no_training_can_continue_say_why_and_what_can(tmp_path, c
     with pytest.raises(InputError) as refused:
         foreign_source(model)
     assert all(fact in str(refused.value) for fact in facts), refused.value
+
+
+OVERLAPPING = config(TURNED, SPACED, post=(SIGMOID, THRESHOLD, NEAREST, LABEL_MAP))
+CHOSEN = {**LABEL_MAP, "func": "$lambda x: torch.where(x[[1]] > 0, 4, 0)"}
+
+
+@pytest.mark.parametrize(
+    ("described", "classes"),
+    [
+        (OVERLAPPING, ("edema", "core", "ball")),
+        (config(TURNED, SPACED, post=(SIGMOID, THRESHOLD, NEAREST, CHOSEN)), ("edema", "ball", "core")),
+        (config(TURNED, SPACED, post=(SIGMOID, INVERSE, THRESHOLD), num_classes=1), ("ball",)),
+    ],
+    ids=["every channel, in another order", "one of three", "one and the background"],
+)
+def test_a_run_continues_every_channel_whatever_the_bundle_makes_of_them(tmp_path, described, classes):
+    folder = save_bundle(tmp_path / "bundle", described, classes=classes, weights=network_of(len(classes)).state_dict())
+    theirs = open_model(folder).network
+    assert isinstance(theirs, ShapedNetwork)
+    source = SourceModel.open(folder, overrides={})
+    spec = PredictionSpec.parse(
+        {
+            "channels": ["CT"], "labels": {0: "background", 1: "ball", 2: "core"},
+            "window": {"shape_voxel": [16, 12, 8]}, "precision": {"compute": "float32"},
+        },
+        where="a test",
+    )  # fmt: skip
+    ours = build_network(source.network, num_channels=1, num_classes=3, seed=5)
+    done = source.take_over(ours, source.network, spec)
+    assert (done.initialized, done.moved) == ((), ())
+    image = torch.randn(1, 1, 16, 12, 8)
+    with torch.no_grad():
+        found, expected = ours.eval()(image), theirs.network.eval()(image)
+    kept = [name for name in spec.class_names if name in classes]
+    assert f"classes taken over: {', '.join(kept)}" in done.text()
+    for name in kept:
+        torch.testing.assert_close(found[:, spec.class_names.index(name)], expected[:, classes.index(name)])
+
+
+def test_windows_of_whole_scans_leave_the_patch_to_the_rules(tmp_path, tiny_msd):
+    described = config(TURNED, SPACED, roi_size=[-1, -1, -1])
+    folder = save_bundle(tmp_path / "bundle", described)
+    assert foreign_source(open_model(folder)).patch == (0, 0, 0)
+    planned = vx.plan(vx.open(tiny_msd), start_from=folder, device="cpu", overrides={"train.steps": 1})
+    patch = next(choice for choice in planned.choices if choice.key == "data.patch.shape_voxel")
+    assert min(patch.value) > 0
+    assert str(folder) not in patch.reason

@@ -11,8 +11,11 @@ import torch
 from voxelocity.core.region import Index3
 from voxelocity.data.prepare import CropToNonzero, OrientToRAS
 from voxelocity.infer.model import Model
+from voxelocity.infer.models.bundle import read_names
 from voxelocity.infer.models.bundle_config import BundleConfig
+from voxelocity.infer.models.bundle_network import ShapedNetwork
 from voxelocity.infer.models.bundle_prepare import BundlePreparation
+from voxelocity.infer.models.kinds import METADATA
 from voxelocity.infer.models.nnunet_prepare import NnunetPreparation, Normalization
 from voxelocity.step import NetworkConfig
 from voxelocity.step.foreign_networks import CLASS, FOREIGN, NNUNET, levels_of
@@ -39,9 +42,11 @@ class ForeignSource:
     Attributes:
         network: how it is built.
         weights: by name.
-        patch: its windows, in voxels.
+        patch: its windows, in voxels; 0 along an axis for the length of a scan.
         keys: of the plan, by dotted key: the preparation of scans.
         notes: what of its preparation is otherwise here, in words.
+        outputs: names of its logits, each of a class that may overlap others, where the model's description has others,
+            or in another order; else empty.
     """
 
     network: NetworkConfig
@@ -49,6 +54,7 @@ class ForeignSource:
     patch: Index3
     keys: Mapping[str, Any]
     notes: tuple[str, ...]
+    outputs: tuple[str, ...] = ()
 
 
 def foreign_source(model: Model) -> ForeignSource:
@@ -131,12 +137,17 @@ def _of_bundle(model: Model, network: torch.nn.Module, preparation: BundlePrepar
             "a run trains a 3-D one; start from a 3-D model, or leave out --from"
         )
     keys, notes = _prepared(preparation)
+    outputs: tuple[str, ...] = ()
+    if isinstance(network, ShapedNetwork):
+        # What the bundle chooses, orders and adds comes after the weights, which have all of its channels.
+        network, outputs = network.network, tuple(read_names(model.folder / METADATA)[1].values())
     return ForeignSource(
         network=_config({CLASS: name, **arguments}, network),
         weights=network.state_dict(),
         patch=model.spec.window.shape_voxel,
         keys=keys,
         notes=notes,
+        outputs=outputs,
     )
 
 

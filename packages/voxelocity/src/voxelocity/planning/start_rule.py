@@ -53,6 +53,9 @@ def settle_start_patch(facts: PlanFacts) -> None:
     start = facts.start
     if start is None or start.patch is None or start.divisor is None or PATCH in {**facts.kept, **facts.overrides}:
         return
+    if 0 in start.patch:
+        # It takes scans as long as they are.
+        return
     shape = np.array(facts.data.extent_mm.median) / prepared_spacing_mm(facts)
     most = _MOST_TIMES_CPU * CPU_PATCH_VOXELS if facts.machine.device == "cpu" else math.inf
     patch = fit_to(start.patch, start.divisor, [float(length) for length in shape], most)

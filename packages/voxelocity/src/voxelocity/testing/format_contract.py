@@ -89,6 +89,17 @@ class FormatContract:
         assert read_header(path).num_channels == self.num_channels
         np.testing.assert_array_equal(read_scan(path)[0], voxels)
 
+    def test_one_volume_is_read_alone(self, tmp_path: Path) -> None:
+        voxels = example_voxels("float32", self.num_channels)
+        path = self.scan(tmp_path, voxels.astype(self.dtypes[-1]))
+        for number in range(1, self.num_channels + 1):
+            found = read_case(VolumeRef(case_id="a", images=(path,), volume=number), label_values=()).image
+            np.testing.assert_array_equal(found, voxels[number - 1 : number])
+            assert found.base is None or found.base.nbytes <= 2 * found.nbytes, "the others stay in memory"
+        for number in (0, self.num_channels + 1):
+            with pytest.raises(ScanError, match=rf"case 'a': .*{path.name} has no volume {number}, but .*; choose one"):
+                read_case(VolumeRef(case_id="a", images=(path,), volume=number), label_values=())
+
     def test_the_header_says_what_the_voxels_are(self, tmp_path: Path) -> None:
         path = self.scan(tmp_path, example_voxels())
         header = read_header(path)

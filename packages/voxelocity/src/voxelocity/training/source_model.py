@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class SourceModel:
         patch: what it was trained on, in voxels.
         keys: of the plan that it offers besides the network, by dotted key.
         notes: what of its preparation is otherwise here, in words.
+        outputs: as in `ForeignSource`.
         weights_sha256: of its weights.
         mapping: names of channels and classes here, with the names that it has for them.
     """
@@ -59,6 +60,7 @@ class SourceModel:
     patch: Index3
     keys: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     weights_sha256: str
     mapping: Mapping[str, str] = field(default_factory=dict)
 
@@ -106,7 +108,7 @@ class SourceModel:
         found = foreign_source(model)
         return cls(
             folder=folder, kind=kind.name, network=found.network, weights=found.weights, spec=model.spec,
-            patch=found.patch, keys=found.keys, notes=found.notes, mapping=renamed,
+            patch=found.patch, keys=found.keys, notes=found.notes, outputs=found.outputs, mapping=renamed,
             weights_sha256=_sha256(found.weights),
         )  # fmt: skip
 
@@ -117,7 +119,8 @@ class SourceModel:
 
     @property
     def ends(self) -> Ends:
-        return ends_of(self.spec)
+        found = ends_of(self.spec)
+        return replace(found, outputs=self.outputs, has_background=False) if self.outputs else found
 
     def start(self, overrides: Mapping[str, Any], *, num_channels: int) -> Start:
         """What it offers to the plan; intensities only to cases with as many channels, and no key that the user sets.

@@ -16,12 +16,11 @@ import pytest
 from data.decode.dicom.test_structures import SQUARE, write_contours
 
 from shared.damage import odd_elements, odd_lines, rotten
-from shared.dicom_series import fix_identity, write_series
+from shared.dicom_series import fix_identity, named_label, write_series
 from shared.examples import examples
 from voxelocity.data.decode import (
     read_header,
     read_scan,
-    read_structures,
     read_structures_header,
     source_files,
     write_segmentation,
@@ -129,7 +128,7 @@ def test_structures_with_odd_elements_are_refused_in_words_or_read(series, struc
         # Values that pydicom does not write are no files.
         with contextlib.suppress(ValueError, TypeError, AttributeError, OverflowError, KeyError):
             dataset.save_as(structures)
-        found, _ = refusal_of(lambda: read_structures(structures, grid, {"a": 1, "b": 2}))
+        found, _ = refusal_of(lambda: named_label(structures, grid, {"a": 1, "b": 2}))
         refusal_of(lambda: read_structures_header(structures))
         num_frames = len(dataset.get("PerFrameFunctionalGroupsSequence") or ())
         assert found is None or structures.name == "rs.dcm" or num_frames == dataset.get("NumberOfFrames", 1), done
@@ -155,5 +154,5 @@ def test_rotten_structures_are_refused_in_words_or_read(series, structures):
     whole = structures.read_bytes()
     for _ in range(examples(240)):
         structures.write_bytes(rotten(numbers, whole, start=numbers.choice((0, 132))))
-        refusal_of(lambda: read_structures(structures, grid, {"a": 1, "b": 2}))
+        refusal_of(lambda: named_label(structures, grid, {"a": 1, "b": 2}))
         refusal_of(lambda: read_structures_header(structures))

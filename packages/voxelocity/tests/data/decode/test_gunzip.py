@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import os
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from shared.raising import raising
-from voxelocity.data.decode import gunzip
+from voxelocity.data.decode import gunzip, header
 from voxelocity.data.decode.gunzip import read_start, read_unpacked
 from voxelocity_observe.core.errors import ScanError
 
@@ -197,17 +198,44 @@ def test_voxels_that_memory_cannot_hold_are_refused_before_they_are_unpacked(
     packed: Path, tmp_path: Path, monkeypatch, name: str
 ) -> None:
     (tmp_path / "plain").write_bytes(CONTENT)
-    monkeypatch.setattr(gunzip, "_LARGE_BYTES", 1000)
-    monkeypatch.setattr(gunzip, "available_memory_bytes", lambda: 99_999)
+    monkeypatch.setattr(header, "_LARGE_BYTES", 1000)
+    monkeypatch.setattr(header, "available_memory_bytes", lambda: 99_999)
     with pytest.raises(ScanError, match=r"the voxels take 0\.0 GB of memory, and 0\.0 GB are free; free some"):
         read_unpacked(packed.with_name(name), num_expected=len(CONTENT))
-    monkeypatch.setattr(gunzip, "available_memory_bytes", lambda: 100_000)
+    monkeypatch.setattr(header, "available_memory_bytes", lambda: 100_000)
     assert len(read_unpacked(packed.with_name(name), num_expected=len(CONTENT))) == len(CONTENT)
 
 
 def test_a_plain_file_that_does_not_fit_is_refused_before_it_is_read(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "a.mnc").write_bytes(b"CDF\1" + bytes(2000))
-    monkeypatch.setattr(gunzip, "_LARGE_BYTES", 1000)
-    monkeypatch.setattr(gunzip, "available_memory_bytes", lambda: 2000)
+    monkeypatch.setattr(header, "_LARGE_BYTES", 1000)
+    monkeypatch.setattr(header, "available_memory_bytes", lambda: 2000)
     with pytest.raises(ScanError, match=r"a\.mnc: the voxels take 0\.0 GB of memory"):
         gunzip.read_all_unpacked(tmp_path / "a.mnc")
+
+
+def _packed_in(form: str, tmp_path: Path) -> Path:
+    pack = {"gz": gzip.compress, "bz2": bz2.compress, "plain": bytes}.get(form)
+    path = tmp_path / f"a.{form}"
+    path.write_bytes(gzip.compress(CONTENT[:300]) + gzip.compress(CONTENT[300:]) if pack is None else pack(CONTENT))
+    return path
+
+
+@pytest.mark.parametrize("form", ["gz", "members", "bz2", "plain"])
+@pytest.mark.parametrize("part", [range(400), range(250, 70_001), range(99_999, 100_000)])
+def test_a_part_is_read_of_a_whole_file_alone(tmp_path: Path, form: str, part: range) -> None:
+    path = _packed_in(form, tmp_path)
+    found = read_unpacked(path, num_expected=len(CONTENT), part=part)
+    assert found.tobytes() == CONTENT[part.start : part.stop]
+    with pytest.raises(ScanError, match=r"truncated: 100,001 bytes expected by its header, 100,000 found"):
+        read_unpacked(path, num_expected=len(CONTENT) + 1, part=part)
+
+
+@pytest.mark.parametrize("form", ["gz", "members", "bz2"])
+def test_damage_outside_of_the_part_is_refused_too(tmp_path: Path, form: str) -> None:
+    path = _packed_in(form, tmp_path)
+    data = bytearray(path.read_bytes())
+    data[len(data) * 3 // 4] ^= 0x10
+    path.write_bytes(data)
+    with pytest.raises(ScanError, match=r"damaged|truncated"):
+        read_unpacked(path, num_expected=len(CONTENT), part=range(100, 200))

@@ -71,3 +71,24 @@ def test_a_label_of_a_rater_between_whole_numbers_is_refused(tmp_path, save, val
     files = [save("p1/a.nii.gz", np.uint8([0, 1])), save("p1/b.nii.gz", np.float32([value, 1]))]
     with pytest.raises(ScanError, match=r"b\.nii\.gz: the label holds 1 values that are not whole numbers"):
         merged(tmp_path, files, {})
+
+
+def test_a_mask_is_rounded_as_a_label_is(tmp_path, save):
+    noisy = save("p1/liver.nii.gz", np.float32([1e-7, 0.9996, 1.0, 0.0]))
+    with pytest.warns(UserWarning, match=r"away from whole numbers, to which they were rounded"):
+        labels, _ = classes_of_masks(tmp_path, {"p1": [noisy]})
+    assert merged(tmp_path, [noisy], labels) == ([0, 1, 1, 0], 0)
+    soft = save("p1/soft.nii.gz", np.float32([0.0, 0.5, 1.0, 0.0]))
+    with pytest.raises(ScanError, match=r"soft\.nii\.gz: the label holds 1 values that are not whole numbers"):
+        classes_of_masks(tmp_path, {"p1": [soft]})
+
+
+def test_a_mask_of_the_background_is_no_class(tmp_path, save):
+    files = [
+        save("p1/Background.nii.gz", np.uint8([1, 0, 0])),
+        save("p1/liver.nii.gz", np.uint8([0, 1, 0])),
+        save("p1/spleen.nii.gz", np.uint8([0, 0, 1])),
+    ]
+    labels, overlapping = classes_of_masks(tmp_path, {"p1": files})
+    assert (labels, overlapping) == ({0: "background", 1: "liver", 2: "spleen"}, "")
+    assert merged(tmp_path, files, labels) == ([0, 1, 2], 0)

@@ -166,3 +166,53 @@ def test_images_begin_with_the_name_of_their_label():
 
 def test_a_name_of_separators_alone_is_no_error():
     group_files(["a_t1.nii.gz", "_.nii.gz", "a_seg.nii.gz"])
+
+
+RUNS = [f"sub-0{k}/anat/sub-0{k}_run-{run}_T1w.nii.gz" for k in (1, 2) for run in (1, 2)]
+
+
+def test_runs_of_bids_are_scans_of_their_own_where_every_file_has_one():
+    labels = [name.replace("sub", "derivatives/sub", 1).replace("T1w", "dseg") for name in RUNS]
+    found = group_files([*RUNS, *labels])
+    assert cases_of(found) == {
+        f"sub-0{k}_run-{run}": (name, label)
+        for (k, run), name, label in zip(((1, 1), (1, 2), (2, 1), (2, 2)), RUNS, labels, strict=True)
+    }
+    assert not found.left_out
+    # A label of the whole session cannot say which of them it was drawn on.
+    found = group_files([*RUNS, *(f"derivatives/sub-0{k}_dseg.nii.gz" for k in (1, 2))])
+    assert {name: why for name, why in found.left_out if "run-2" in name} == {
+        f"sub-0{k}/anat/sub-0{k}_run-2_T1w.nii.gz": f"case sub-0{k} has sub-0{k}/anat/sub-0{k}_run-1_T1w.nii.gz as well"
+        for k in (1, 2)
+    }
+    single = [name for name in (*RUNS, *labels) if "run-1" in name]
+    assert list(cases_of(group_files(single))) == ["sub-01", "sub-02"]
+
+
+@pytest.mark.parametrize(
+    ("training", "test"),
+    [
+        (["imagesTr/a_0000.nii.gz", "labelsTr/a.nii.gz"], ["imagesTs/b_0000.nii.gz", "labelsTs/b.nii.gz"]),
+        (["imagesTr/a.nii.gz", "labelsTr/a.nii.gz"], ["imagesTs/a.nii.gz"]),
+        (["Train/p1/ct.nii.gz", "Train/p1/seg.nii.gz"], ["Test/p2/ct.nii.gz", "Test/p2/seg.nii.gz"]),
+        (["training/img/1.nii.gz", "training/gt/1.nii.gz"], ["testing/img/1.nii.gz", "testing/gt/1.nii.gz"]),
+        (["mr_train/1_image.nii", "mr_train/1_label.nii"], ["mr_test/2_image.nii", "mr_test/2_label.nii"]),
+    ],
+)
+def test_a_test_set_next_to_a_training_is_not_learned_from(training, test):
+    found = group_files([*test, *training])
+    assert [(*case.images.values(), case.label) for case in found.cases] == [tuple(training)]
+    assert {name for name, why in found.left_out if "test set, which is not learned from" in why} == {*test}
+
+
+@pytest.mark.parametrize("folders", ["test/p1", "test_1", "latest/p1", "contest/p1"])
+def test_a_folder_of_tests_without_a_training_is_what_the_user_names(folders):
+    names = [f"{folders}/ct.nii.gz", f"{folders}/seg.nii.gz", "other/p2/ct.nii.gz", "other/p2/seg.nii.gz"]
+    assert not group_files(names).left_out
+
+
+def test_a_test_set_without_labels_is_listed_to_be_predicted():
+    names = ["imagesTr/a.nii.gz", "labelsTr/a.nii.gz", "imagesTs/b.nii.gz"]
+    found = group_files(names)
+    assert cases_of(found) == {"a": (names[0], names[1]), "b": (names[2], "")}
+    assert not found.left_out

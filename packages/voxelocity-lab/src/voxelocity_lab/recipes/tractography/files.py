@@ -17,7 +17,7 @@ import numpy as np
 from nibabel.affines import apply_affine
 
 from voxelocity.data.decode import read_all_unpacked, read_header
-from voxelocity.data.decode.gunzip import check_memory
+from voxelocity.data.decode.header import check_memory
 from voxelocity_lab.recipes.tractography.foreign import read_tiny_tracks, read_vtk
 from voxelocity_lab.recipes.tractography.shapes import Numbers, Points, Tracts
 from voxelocity_observe.core.errors import InputError, ScanError

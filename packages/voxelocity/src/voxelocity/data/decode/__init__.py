@@ -13,13 +13,13 @@ A format's library is imported in one module, when a scan needs it.
 from voxelocity.data.decode.case import read_case, spec_of
 from voxelocity.data.decode.dicom.files import is_dicom
 from voxelocity.data.decode.dicom.series import SeriesHeader, holds_series, series_in, series_text
-from voxelocity.data.decode.dicom.structures import StructuresHeader, read_structures, read_structures_header
+from voxelocity.data.decode.dicom.structures import StructuresHeader, read_structures_header
 from voxelocity.data.decode.dicom.write import can_write_segmentations, what_segmentation_lacks, write_segmentation
 from voxelocity.data.decode.dicom.write_contours import what_contours_lack, write_contours
 from voxelocity.data.decode.formats import format_of, read_header, read_scan, source_files
 from voxelocity.data.decode.gunzip import read_all_unpacked, read_unpacked
 from voxelocity.data.decode.header import HOW_TO_CONVERT, ScanHeader
-from voxelocity.data.decode.labels import label_values_in
+from voxelocity.data.decode.named_labels import label_values_in
 from voxelocity.data.decode.write import write_maps, write_scan
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "read_case",
     "read_header",
     "read_scan",
-    "read_structures",
     "read_structures_header",
     "read_unpacked",
     "series_in",

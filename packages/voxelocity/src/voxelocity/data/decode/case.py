@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ from voxelocity.data.decode.named_labels import label_names_in, read_named
 from voxelocity.data.decode.notes import Note, notes_about
 from voxelocity_observe.core.errors import ScanError
 
+_Given = TypeVar("_Given")
 _Found = TypeVar("_Found")
 
 
@@ -61,12 +63,7 @@ def spec_of(ref: VolumeRef, headers: Sequence[ScanHeader]) -> VolumeSpec:
         ScanError: a file has no volume of the number that the case takes.
     """
     for header in headers:
-        if ref.volume is not None and not 1 <= ref.volume <= header.num_channels:
-            volumes = header.channel_words or f"{header.num_channels} volumes"
-            raise ScanError(
-                f"decode: case '{ref.case_id}': {header.path} has no volume {ref.volume}, but {volumes}; choose one "
-                f"from 1 to {header.num_channels}"
-            )
+        _read(ref, ref.volume, header.check_volume)
     return VolumeSpec(
         num_channels=sum(header.num_channels if ref.volume is None else 1 for header in headers),
         grid=headers[0].grid,
@@ -74,18 +71,10 @@ def spec_of(ref: VolumeRef, headers: Sequence[ScanHeader]) -> VolumeSpec:
     )
 
 
-def _chosen(ref: VolumeRef, image: Array, header: ScanHeader) -> Array:
-    """The channels (c, x, y, z) of an image that the case takes."""
-    spec_of(ref, [header])
-    # A copy, so that the other volumes do not stay in memory.
-    return image if ref.volume is None else image[ref.volume - 1 : ref.volume].copy(order="K")
-
-
 def _stack(ref: VolumeRef, note: Note) -> tuple[Array, ScanHeader]:
     """The channels, and the header of the first file."""
-    first = ref.images[0]
-    image, own = _read(ref, first, read_scan_with_header)
-    image = _chosen(ref, image, own)
+    first, read_chosen = ref.images[0], partial(read_scan_with_header, volume=ref.volume)
+    image, own = _read(ref, first, read_chosen)
     grid = own.grid
     _check_finite(ref, first, image)
     if len(ref.images) == 1:
@@ -103,10 +92,9 @@ def _stack(ref: VolumeRef, note: Note) -> tuple[Array, ScanHeader]:
     # One file at a time, so that memory holds each voxel once, and only those of one file twice.
     del image
     for path in ref.images[1:]:
-        part, header = _read(ref, path, read_scan_with_header)
-        part, part_grid = _chosen(ref, part, header), header.grid
+        part, header = _read(ref, path, read_chosen)
         _check_finite(ref, path, part)
-        part = turned_onto(part, (first, grid), (path, part_grid), where=where, note=note)
+        part = turned_onto(part, (first, grid), (path, header.grid), where=where, note=note)
         stacked[num_filled : num_filled + len(part)] = part
         num_filled += len(part)
         del part
@@ -130,9 +118,9 @@ def _read_label(ref: VolumeRef, header: ScanHeader, label_values: LabelValues, n
     return np.asfortranarray(indices)
 
 
-def _read(ref: VolumeRef, path: Path, read: Callable[[Path], _Found]) -> _Found:
+def _read(ref: VolumeRef, given: _Given, read: Callable[[_Given], _Found]) -> _Found:
     try:
-        return read(path)
+        return read(given)
     except ScanError as error:
         raise ScanError(f"decode: case '{ref.case_id}': {str(error).removeprefix('decode: ')}") from None
 

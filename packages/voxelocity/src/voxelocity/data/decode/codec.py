@@ -31,6 +31,16 @@ class Encoding:
     plain: bytes = b""
 
 
+class ReadVoxels(Protocol):
+    """(c, x, y, z) of what `Codec.read_header` gave, in its `read_dtype`; may be read-only.
+
+    With the number of a volume, counted from 1, that channel alone: memory does not hold the others where the format
+    allows it.
+    """
+
+    def __call__(self, header: Any, volume: int | None = None) -> Array: ...
+
+
 class Encode(Protocol):
     """How an array of this dtype on a grid is stored in a file of this name.
 
@@ -49,13 +59,13 @@ class Codec:
     Attributes:
         format: what is known of it without a file.
         read_header: of a file, or a series; checked, without a look at the voxels.
-        read_voxels: (c, x, y, z) of what `read_header` gave, in its `read_dtype`; may be read-only.
+        read_voxels: of what `read_header` gave.
         source_files: all files of a scan; a change in the scan is a change in one of them.
         encode: None if arrays are not written in this format.
     """
 
     format: ScanFormat
     read_header: Callable[[Path], ScanHeader]
-    read_voxels: Callable[[Any], Array]
+    read_voxels: ReadVoxels
     source_files: Callable[[Path], tuple[Path, ...]] = lambda path: (path,)
     encode: Encode | None = None

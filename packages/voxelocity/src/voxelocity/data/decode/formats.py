@@ -78,12 +78,17 @@ def read_scan(path: Path) -> tuple[Array, Grid]:
     return voxels, header.grid
 
 
-def read_scan_with_header(path: Path) -> tuple[Array, ScanHeader]:
-    """As `read_scan`, with all that the header says."""
+def read_scan_with_header(path: Path, *, volume: int | None = None) -> tuple[Array, ScanHeader]:
+    """As `read_scan`, with all that the header says; of several volumes only one, counted from 1, if it is named.
+
+    Raises:
+        ScanError: as `read_scan`, or there is no such volume.
+    """
     path = _staged(path)
     codec = _BY_FORMAT[format_of(path)]
     header = codec.read_header(path)
-    return codec.read_voxels(header), header
+    header.check_volume(volume)
+    return codec.read_voxels(header, volume), header
 
 
 def source_files(path: Path) -> tuple[Path, ...]:

@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 from isal import igzip_lib, isal_zlib
 
+from voxelocity.data.decode.header import check_memory
 from voxelocity.data.decode.notes import warn_once
 from voxelocity_observe.core.errors import ScanError
-from voxelocity_observe.core.host import available_memory_bytes
 from voxelocity_observe.core.plain import excerpt
 
 _GZIP_MAGIC, _BZIP2_MAGIC = b"\x1f\x8b", b"BZh"
@@ -50,8 +50,6 @@ _LARGEST_RATIOS = {_GZIP_MAGIC: 1032, _BZIP2_MAGIC: 1 << 21, b"": 1}
 # Beyond the bytes that the header announces, this much, or the same amount again, is still unpacked for its checksum.
 _MOST_BEHIND_BYTES = 64 << 20
 _PADDING_BYTES = 1 << 12
-# Below this, free memory is not queried first: that takes a tenth of a millisecond.
-_LARGE_BYTES = 64 << 20
 _KINDS = ((stat.S_ISDIR, "folder"), (stat.S_ISFIFO, "named pipe"), (stat.S_ISSOCK, "socket"))
 
 Bytes = npt.NDArray[np.uint8]
@@ -88,7 +86,14 @@ def read_start(path: Path, num_bytes: int) -> bytes:
     return start[:num_bytes]
 
 
-def read_unpacked(path: Path, *, num_expected: int, warns_of_rest: bool = True, is_plain: bool = False) -> Bytes:
+def read_unpacked(
+    path: Path,
+    *,
+    num_expected: int,
+    part: range | None = None,
+    warns_of_rest: bool = True,
+    is_plain: bool = False,
+) -> Bytes:
     """The first `num_expected` unpacked bytes of a file, read-only; checksums are verified. Releases the GIL.
 
     A packed file is read in pieces: memory holds the unpacked bytes and one piece. A file that is damaged, or has other
@@ -96,7 +101,8 @@ def read_unpacked(path: Path, *, num_expected: int, warns_of_rest: bool = True, 
 
     Args:
         path: a file of gzip or bzip2 (also of several members) or a plain one, distinguished by content.
-        num_expected: bytes needed; what follows them is left out, but verified in a packed file.
+        num_expected: bytes that it must hold; what follows them is left out, but verified in a packed file.
+        part: which of these bytes are returned; only they are kept in memory, and read from a plain file. All if None.
         warns_of_rest: whether nothing should follow, so that a warning says so if something does.
         is_plain: whether the file is known not to be packed, whatever it begins with.
 
@@ -104,28 +110,34 @@ def read_unpacked(path: Path, *, num_expected: int, warns_of_rest: bool = True, 
         ScanError: the file is missing, ends too early (bytes expected and found are named), is much longer than
             expected, does not fit into memory, or its checksum is wrong.
     """
+    part = range(num_expected) if part is None else part
     with reading(path), path.open("rb", buffering=0) as file:
         packing = b"" if is_plain else _packing_of(file.read(len(_BZIP2_MAGIC)))
         num_bytes = file.seek(0, os.SEEK_END)
         file.seek(0)
         num_possible = min(num_expected, num_bytes * _LARGEST_RATIOS[packing])
-        check_memory(path, num_possible)
+        num_kept = max(0, min(part.stop, num_possible) - part.start)
+        check_memory(path, num_kept)
+        num_found = num_possible
         if packing:
             # A header may claim any size, so the file itself must show whether it is possible.
             is_quick = packing == _GZIP_MAGIC and num_possible == num_expected
-            unpacked = _unpack_in_one_go(path, file, num_expected, warns_of_rest) if is_quick else None
+            unpacked = _unpack_in_one_go(path, file, num_expected, part, warns_of_rest) if is_quick else None
+            if unpacked is None:
+                file.seek(0)
+                unpacked, num_found = _unpack_again(path, file, num_expected, part)
         else:
-            unpacked = np.empty(num_possible, dtype=np.uint8)
-            unpacked = unpacked[: _fill(unpacked, file)]
+            unpacked = np.empty(num_kept, dtype=np.uint8)
+            file.seek(part.start)
+            if (num_filled := _fill(unpacked, file)) < num_kept:
+                # It was cut off meanwhile.
+                num_found = part.start + num_filled
             if warns_of_rest:
                 warn_of_rest(path, start=0, num_expected=num_expected)
-        if unpacked is None:
-            file.seek(0)
-            unpacked = _unpack_again(path, file, num_expected)
-    if len(unpacked) < num_expected:
+    if num_found < num_expected:
         raise ScanError(
             f"decode: {path}: the file is truncated: {num_expected:,} bytes expected by its header, "
-            f"{len(unpacked):,} found; copy or download it again"
+            f"{num_found:,} found; copy or download it again"
         )
     unpacked.flags.writeable = False
     return unpacked
@@ -280,20 +292,6 @@ def _warn_of_rest(path: Path, num_behind: int, num_expected: int, content: bytes
         )
 
 
-def check_memory(path: Path, num_bytes: int) -> None:
-    """Refuses voxels that take more memory than is free.
-
-    Raises:
-        ScanError: they do.
-    """
-    # The system grants memory that it does not have, and kills the program when it is written to.
-    if num_bytes > _LARGE_BYTES and num_bytes > (free_bytes := available_memory_bytes()):
-        raise ScanError(
-            f"decode: {path}: the voxels take {num_bytes / 1e9:.1f} GB of memory, and {free_bytes / 1e9:.1f} GB are "
-            "free; free some, use a machine with more, or crop the scan"
-        )
-
-
 def _check_behind(path: Path, num_behind: int, num_expected: int) -> None:
     if num_behind > max(num_expected, _MOST_BEHIND_BYTES):
         raise ScanError(
@@ -302,16 +300,21 @@ def _check_behind(path: Path, num_behind: int, num_expected: int) -> None:
         )
 
 
-def _unpack_in_one_go(path: Path, file: BinaryIO, num_expected: int, warns_of_rest: bool) -> Bytes | None:
-    """The expected bytes if the whole file is intact and holds that many; else None."""
+def _unpack_in_one_go(path: Path, file: BinaryIO, num_expected: int, part: range, warns_of_rest: bool) -> Bytes | None:
+    """A part of the expected bytes if the whole file is intact and holds that many; else None."""
     try:
-        unpacked = np.empty(num_expected, dtype=np.uint8)
+        unpacked = np.empty(len(part), dtype=np.uint8)
     except MemoryError:
         return None
     # The reader that `isal.igzip` uses, which itself would copy all bytes once more. Private name, public in its stubs.
     members = isal_zlib._GzipReader(file, _READ_BYTES)
     try:
-        if _fill(unpacked, members) < num_expected:
+        is_whole = (
+            _skip(members, part.start)
+            and _fill(unpacked, members) == len(part)
+            and _skip(members, num_expected - part.stop)
+        )
+        if not is_whole:
             return None
         # To the end of the last member, so that every checksum is compared.
         rest = bytearray(_DRAIN_BYTES)
@@ -339,15 +342,29 @@ def _fill(target: Bytes, source: Any) -> int:
     return num_filled
 
 
-def _unpack_again(path: Path, file: BinaryIO, num_expected: int) -> Bytes:
-    """The expected bytes of a file that `_unpack_in_one_go` did not take, or those that it has."""
+def _skip(source: Any, num_bytes: int) -> bool:
+    """Reads bytes and drops them; returns whether there were as many."""
+    scrap = memoryview(bytearray(min(num_bytes, _DRAIN_BYTES)))
+    while num_bytes > 0:
+        num_found = source.readinto(scrap[:num_bytes])
+        if num_found == 0:
+            return False
+        num_bytes -= num_found
+    return True
+
+
+def _unpack_again(path: Path, file: BinaryIO, num_expected: int, part: range) -> tuple[Bytes, int]:
+    """A part of the bytes of a file that `_unpack_in_one_go` did not take, as far as it has them, and how many it has.
+
+    Raises:
+        ScanError: the file is damaged, or much longer than expected.
+    """
     parts: list[bytes] = []
     num_found = 0
     try:
-        for part in _unpacked_pieces(path, file):
-            if num_found < num_expected:
-                parts.append(part)
-            num_found += len(part)
+        for piece in _unpacked_pieces(path, file):
+            parts.append(piece[max(0, part.start - num_found) : max(0, part.stop - num_found)])
+            num_found += len(piece)
             _check_behind(path, num_found - num_expected, num_expected)
     except EOFError:
         if num_found >= num_expected:
@@ -355,7 +372,7 @@ def _unpack_again(path: Path, file: BinaryIO, num_expected: int) -> Bytes:
                 f"decode: {path}: the file is truncated: all {num_expected:,} bytes expected by its header are "
                 "present, but the checksum after them is missing; copy or download it again"
             ) from None
-    return np.frombuffer(b"".join(parts), dtype=np.uint8)[:num_expected]
+    return np.frombuffer(b"".join(parts), dtype=np.uint8), num_found
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What a scan's header says, whatever its format, and the checks on the grid that all formats share."""
+"""What a scan's header says, whatever its format, and the checks that all formats share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.notes import data_set_of, warn_once
 from voxelocity_observe.core.errors import ScanError
+from voxelocity_observe.core.host import available_memory_bytes
 
 HOW_TO_CONVERT = "convert it to .nii.gz, for example with 3D Slicer (docs/data-sets.md)"
 _MAX_VOXELS = 2**48
@@ -23,6 +24,8 @@ _MOST_ORIGIN_MM = 1e7
 _APART_VOXEL = 0.25
 # Beyond rounding: how far the spacing of a header may be from that of its affine.
 _APART_SPACING = 0.01
+# Below this, free memory is not queried first: that takes a tenth of a millisecond.
+_LARGE_BYTES = 64 << 20
 _MM_PER_UNIT = {
     1.0: ("", "mm", "millimeter", "millimetre", "millimeters", "millimetres"),
     10.0: ("cm", "centimeter", "centimetre", "centimeters", "centimetres"),
@@ -103,6 +106,30 @@ class ScanHeader:
         """Unpacked bytes of the voxels."""
         return self.num_channels * self.grid.num_voxels * np.dtype(self.dtype).itemsize
 
+    def check_volume(self, volume: int | None) -> None:
+        """Returns if the scan has a volume of this number, counted from 1, or if none is asked for.
+
+        Raises:
+            ScanError: it has not.
+        """
+        if volume is not None and not 1 <= volume <= self.num_channels:
+            words = self.channel_words or f"{self.num_channels} volumes"
+            raise ScanError(
+                f"decode: {self.path} has no volume {volume}, but {words}; choose one from 1 to {self.num_channels}"
+            )
+
+    def part_of(self, volume: int | None, *, start: int) -> range:
+        """Where the bytes of a volume, or of all, are in a file whose channels follow each other from `start` on."""
+        if volume is None:
+            return range(start, start + self.data_bytes)
+        num_bytes = self.data_bytes // self.num_channels
+        return range(start + (volume - 1) * num_bytes, start + volume * num_bytes)
+
+    @staticmethod
+    def only(voxels_cxyz: Array, volume: int | None) -> Array:
+        """The channel of one volume as a copy, so that the others do not stay in memory; or all."""
+        return voxels_cxyz if volume is None else voxels_cxyz[volume - 1 : volume].copy(order="K")
+
 
 def check_shape(path: Path, shape: tuple[int, ...]) -> None:
     """Refuses a shape, x first, that is not three axes of voxels and at most one of channels.
@@ -125,6 +152,20 @@ def check_shape(path: Path, shape: tuple[int, ...]) -> None:
         raise ScanError(
             f"decode: {path}: the image has shape {shape}; beyond (x, y, z) only one axis of channels is supported: "
             "save each time point or component as a separate case"
+        )
+
+
+def check_memory(path: Path, num_bytes: int) -> None:
+    """Refuses voxels that take more memory than is free.
+
+    Raises:
+        ScanError: they do.
+    """
+    # The system grants memory that it does not have, and kills the program when it is written to.
+    if num_bytes > _LARGE_BYTES and num_bytes > (free_bytes := available_memory_bytes()):
+        raise ScanError(
+            f"decode: {path}: the voxels take {num_bytes / 1e9:.1f} GB of memory, and {free_bytes / 1e9:.1f} GB are "
+            "free; free some, use a machine with more, or crop the scan"
         )
 
 

@@ -11,8 +11,15 @@ from voxelocity.core.scan_formats import NRRD
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.codec import Encoding
 from voxelocity.data.decode.detached import cure_of_missing, locate_voxels
-from voxelocity.data.decode.gunzip import check_memory
-from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader, check_affine, check_shape, ras_affine
+from voxelocity.data.decode.header import (
+    HOW_TO_CONVERT,
+    Placement,
+    ScanHeader,
+    check_affine,
+    check_memory,
+    check_shape,
+    ras_affine,
+)
 from voxelocity.data.decode.itk_text import HeaderText, read_header_text
 from voxelocity_observe.core.errors import OutputError, ScanError
 from voxelocity_observe.core.plain import excerpt, shortened
@@ -44,8 +51,8 @@ def read_itk_header(path: Path) -> ScanHeader:
     )
 
 
-def read_itk_voxels(header: ScanHeader) -> Array:
-    """The voxels (c, x, y, z), in the stored dtype.
+def read_itk_voxels(header: ScanHeader, volume: int | None = None) -> Array:
+    """The voxels (c, x, y, z), or those of one volume, in the stored dtype.
 
     Raises:
         ScanError: the file is truncated or damaged, or does not fit into memory.
@@ -68,7 +75,7 @@ def read_itk_voxels(header: ScanHeader) -> Array:
             array_czyx = np.moveaxis(array_czyx, -1, 0)
     x, y, z = header.grid.shape
     stored: Array = np.ascontiguousarray(array_czyx).reshape((header.num_channels, z, y, x)).transpose(0, 3, 2, 1)
-    return stored
+    return header.only(stored, volume)
 
 
 def encode_nrrd(path: Path, grid: Grid, dtype: np.dtype[Any], placement: Placement | None) -> Encoding:

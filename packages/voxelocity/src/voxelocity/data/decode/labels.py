@@ -8,12 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from voxelocity.core.cases import MAX_CLASSES, LabelValues, index_dtype, indices_by_value
-from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Grid, slabs
-from voxelocity.data.decode.dicom.structures import needed_names
 from voxelocity.data.decode.formats import read_scan_with_header
-from voxelocity.data.decode.named_labels import label_names_in
-from voxelocity.data.decode.notes import Note, notes_about
+from voxelocity.data.decode.notes import Note
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.quantities import listed
 
@@ -22,34 +19,6 @@ _SLAB_VALUES = 1 << 20
 _NOISE = 1e-3
 _UNDECLARED = 65_535
 _LISTED = 8
-
-
-def label_values_in(path: Path, *, note: Note | None = None) -> tuple[int, ...]:
-    """The distinct values of a label file, ascending.
-
-    Args:
-        path: of the file.
-        note: called if values were rounded to whole numbers; by default a warning says so once for each data set.
-
-    Raises:
-        ScanError: as `read_scan`; or a value is not a whole number, or the file has names in place of values.
-    """
-    note = note or notes_about([path])
-    path = stage(path)
-    if (names := label_names_in(path)) is not None:
-        raise ScanError(f"decode: {path}: {needed_names(names)}")
-    labels, _ = read_labels(path, where=f"decode: {path}", note=note)
-    values: set[int] = set()
-    for (slab,) in slabs(labels, max_values=_SLAB_VALUES):
-        # Counting is six times faster than sorting for the few values that a label file has.
-        low = int(slab.min())
-        if int(slab.max()) - low < 65_536:
-            signed_safe = slab if slab.dtype.kind == "u" else slab.astype(np.int64)
-            counts = np.bincount((signed_safe - low).ravel(order="K").astype(np.intp, copy=False))
-            values.update((np.flatnonzero(counts) + low).tolist())
-        else:
-            values.update(np.unique(slab).tolist())
-    return tuple(sorted(values))
 
 
 def read_labels(path: Path, *, where: str, note: Note) -> tuple[Array, Grid]:

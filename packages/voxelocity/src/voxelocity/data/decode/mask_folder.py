@@ -14,8 +14,9 @@ from voxelocity.core.staging import stage
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.canvas import LabelCanvas, NamedValues
 from voxelocity.data.decode.dicom.structures import needed_names
-from voxelocity.data.decode.formats import read_header, read_scan
+from voxelocity.data.decode.formats import read_header
 from voxelocity.data.decode.grids import turned_onto
+from voxelocity.data.decode.labels import read_labels
 from voxelocity.data.decode.notes import Note
 from voxelocity_observe.core.errors import ScanError
 
@@ -100,14 +101,12 @@ def read_mask(path: Path, place: tuple[Path, Grid], note: Note) -> Array:
     Raises:
         ScanError: as `paint_masks`.
     """
-    voxels, grid = read_scan(stage(path))
+    voxels, grid = read_labels(stage(path), where=f"decode: {path}", note=note)
     voxels = turned_onto(voxels, place, (path, grid), where="decode: image and mask", note=note)
-    if len(voxels) != 1:
-        raise ScanError(f"decode: {path}: the mask has {len(voxels)} channels; save it as one 3-D image")
-    inside: Array = voxels[0] != 0
-    found = voxels[0][inside]
+    inside: Array = voxels != 0
+    found = voxels[inside]
     if len(found) and found.min() != found.max():
-        some = [f"{value:g}" for value in np.unique(found)[:3]]
+        some = [str(value) for value in np.unique(found)[:3]]
         raise ScanError(
             f"decode: {path} holds the values {', '.join(some)} besides 0, and a mask has only one; if the file is "
             "the label of all classes, name it in a table instead of its folder, or move it away"

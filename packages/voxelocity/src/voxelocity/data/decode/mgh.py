@@ -69,16 +69,18 @@ def read_mgh_header(path: Path) -> ScanHeader:
     )
 
 
-def read_mgh_voxels(header: ScanHeader) -> Array:
-    """The voxels (c, x, y, z) of the file, as nibabel gives them; of bytes a read-only view on the unpacked file.
+def read_mgh_voxels(header: ScanHeader, volume: int | None = None) -> Array:
+    """The voxels (c, x, y, z) of the file, or of one of its volumes, as nibabel gives them; of bytes a read-only view.
 
     Raises:
         ScanError: the file is truncated or damaged.
     """
-    data = read_unpacked(header.path, num_expected=_DATA_START + header.data_bytes, warns_of_rest=False)
+    part = header.part_of(volume, start=_DATA_START)
+    num_expected = _DATA_START + header.data_bytes
+    data = read_unpacked(header.path, num_expected=num_expected, part=part, warns_of_rest=False)
     dtype = np.dtype(header.dtype)
     x, y, z = header.grid.shape
-    stored = data[_DATA_START:].view(dtype.newbyteorder(">")).reshape((header.num_channels, z, y, x))
+    stored = data.view(dtype.newbyteorder(">")).reshape((-1, z, y, x))
     voxels: Array = stored.transpose(0, 3, 2, 1).astype(dtype, copy=False)
     return voxels
 

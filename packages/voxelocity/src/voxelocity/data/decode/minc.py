@@ -17,8 +17,8 @@ import numpy as np
 from nibabel.minc1 import Minc1File, MincError
 
 from voxelocity.core.volume import Array, Grid
-from voxelocity.data.decode.gunzip import check_memory, read_all_unpacked, read_start
-from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader, check_affine, check_shape
+from voxelocity.data.decode.gunzip import read_all_unpacked, read_start
+from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader, check_affine, check_memory, check_shape
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import excerpt
 
@@ -61,8 +61,10 @@ def read_minc_header(path: Path) -> ScanHeader:
     )
 
 
-def read_minc_voxels(header: ScanHeader) -> Array:
-    """The voxels (c, x, y, z), as nibabel gives them; whole numbers are scaled slice by slice, and become float32.
+def read_minc_voxels(header: ScanHeader, volume: int | None = None) -> Array:
+    """The voxels (c, x, y, z), or those of one volume, as nibabel gives them; whole numbers become float32.
+
+    These are scaled slice by slice.
 
     Raises:
         ScanError: the file is truncated or damaged, or does not fit into memory.
@@ -71,7 +73,7 @@ def read_minc_voxels(header: ScanHeader) -> Array:
     x, y, z = header.grid.shape
     with _open(header.path) as file, np.errstate(all="ignore"):
         stored: Array = np.asarray(file.get_scaled_data()).astype(header.dtype).reshape((header.num_channels, z, y, x))
-    return stored.transpose(0, 3, 2, 1)
+    return header.only(stored.transpose(0, 3, 2, 1), volume)
 
 
 @contextlib.contextmanager

@@ -118,8 +118,8 @@ def read_nifti_header(path: Path) -> NiftiHeader:
     )
 
 
-def read_nifti_voxels(header: NiftiHeader) -> Array:
-    """The voxels (c, x, y, z) of the file, exactly as nibabel gives them, copied only where needed.
+def read_nifti_voxels(header: NiftiHeader, volume: int | None = None) -> Array:
+    """The voxels (c, x, y, z) of the file, or of one of its volumes, as nibabel gives them, copied only where needed.
 
     The stored dtype is kept if the header has no scaling (big-endian values come in this machine's order); scaled
     values are computed in float64 and returned as float32. Without scaling or byte swapping the array is a read-only
@@ -131,11 +131,10 @@ def read_nifti_voxels(header: NiftiHeader) -> Array:
     # Voxels of a pair begin with any bytes, also those that packed files begin with.
     is_plain = _is_pair(header.path) and not header.voxels.name.lower().endswith(".gz")
     num_expected = header.data_start + header.data_bytes
-    data = read_unpacked(header.voxels, num_expected=num_expected, is_plain=is_plain)
-    num_values = header.num_channels * header.grid.num_voxels
-    flat = np.frombuffer(data, dtype=header.stored_dtype, count=num_values, offset=header.data_start)
+    part = header.part_of(volume, start=header.data_start)
+    data = read_unpacked(header.voxels, num_expected=num_expected, part=part, is_plain=is_plain)
     x, y, z = header.grid.shape
-    stored = flat.reshape((header.num_channels, z, y, x)).transpose(0, 3, 2, 1)
+    stored = data.view(header.stored_dtype).reshape((-1, z, y, x)).transpose(0, 3, 2, 1)
     if not header.is_scaled:
         return stored.astype(np.dtype(header.dtype), copy=False)
     scaled = np.empty_like(stored, dtype=np.float32)

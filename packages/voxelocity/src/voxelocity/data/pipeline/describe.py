@@ -27,7 +27,7 @@ from voxelocity.data.decode import (
     series_text,
 )
 from voxelocity.data.decode.dicom.files import Slice
-from voxelocity.data.pipeline.class_names import find_class_names
+from voxelocity.data.pipeline.class_names import find_class_names, is_background, lacking_text
 from voxelocity.data.pipeline.infer_labels import check_are_labels, classes_in
 from voxelocity.data.pipeline.masks import MAJORITY, MERGED_FOLDER, NO_HINTS, FolderHints, choose_labels, write_merged
 from voxelocity.data.pipeline.modality import sort_by_kind
@@ -289,15 +289,17 @@ def _labels(
 
     `names` are those of all files; `files` are what the values are read from, if not the labels of the cases.
     """
-    named = [structures[case.label] for case in labeled if case.label in structures]
+    named = {case.case_id: structures[case.label] for case in labeled if case.label in structures}
     if named:
         # As they are read: names that differ in capitalization alone are one.
         spellings: dict[str, str] = {}
-        found = [
-            dict.fromkeys(spellings.setdefault(name.strip().casefold(), name) for name in header.names)
-            for header in named
-        ]
-        counts = Counter(name for names_of_file in found for name in names_of_file)
+        found = {
+            case_id: dict.fromkeys(
+                spellings.setdefault(name.strip().casefold(), name) for name in header.names if not is_background(name)
+            )
+            for case_id, header in named.items()
+        }
+        counts = Counter(name for names_of_file in found.values() for name in names_of_file)
         # Where every file has its own names, the user has to choose among all of them.
         common = [name for name, count in counts.items() if 2 * count >= len(named)] or list(counts)
         rare = [
@@ -305,14 +307,15 @@ def _labels(
             for name, count in counts.items()
             if name not in common
         ]
-        guesses = [_OVERLAPPING] if len(common) > 1 and any(header.may_overlap for header in named) else []
+        may_overlap = len(common) > 1 and any(header.may_overlap for header in named.values())
+        guesses = [text for text in (_OVERLAPPING * may_overlap, lacking_text(found)) if text]
         return {0: "background", **dict(enumerate(common, start=1))}, guesses, rare
     files = files or [folder / case.label for case in labeled]
     classes = classes_in(files, root=folder, num_threads=num_threads)
     known, where = find_class_names(folder, names, files, [value for value in classes if value])
     check_are_labels(classes, files, root=folder, are_named=bool(known))
-    guess = f"The classes have the names of {where}." if known else _UNNAMED
-    return {**classes, **known}, [guess], []
+    guesses = [f"The classes have the names of {where}."] if known else [_UNNAMED, *([where] if where else [])]
+    return {**classes, **known}, guesses, []
 
 
 def _without_odd_ones(folder: Path, found: FoundCases) -> FoundCases:

@@ -21,6 +21,7 @@ from voxelocity.data.decode.grids import turned_onto
 from voxelocity.data.decode.labels import read_labels
 from voxelocity.data.decode.mask_folder import merge_masks, read_mask
 from voxelocity.data.decode.notes import Note, notes_about
+from voxelocity.data.pipeline.class_names import is_background, lacking_text
 from voxelocity.data.source import FoundCases
 from voxelocity_observe.core.errors import DatasetError, ScanError
 
@@ -98,7 +99,8 @@ def choose_labels(folder: Path, found: FoundCases, hints: FolderHints) -> Chosen
     if not is_sure and not (folders and _are_masks_of_classes(folder, masks)):
         return ChosenLabels(found=found)
     classes, overlapping = classes_of_masks(folder, masks)
-    guesses = [overlapping] if overlapping else []
+    found_names = {case: {_stem(path).casefold() for path in paths} for case, paths in masks.items()}
+    guesses = [text for text in (overlapping, lacking_text(found_names)) if text]
     if not folders:
         return ChosenLabels(found=_with_merged(found, masks), merged=masks, classes=classes, guesses=guesses)
     case = next(iter(masks))
@@ -174,15 +176,16 @@ def _are_masks_of_classes(folder: Path, masks: Mapping[str, Sequence[str]]) -> b
 def classes_of_masks(folder: Path, masks: Mapping[str, Sequence[str]]) -> tuple[dict[int, str], str]:
     """Class names by value, after the background: the names of the mask files; and where they overlap, as a sentence.
 
-    Names that differ in capitalization alone are one. They are sorted; but if masks of the first two cases overlap, the
-    largest come first. As the last of several masks counts, a lesion inside an organ is then taken from the organ, not
-    lost in it.
+    A mask of the background is no class. Names that differ in capitalization alone are one. They are sorted; but if
+    masks of the first two cases overlap, the largest come first. As the last of several masks counts, a lesion inside
+    an organ is then taken from the organ, not lost in it.
 
     Raises:
         DatasetError: there are too many classes.
         ScanError: a mask cannot be read, lies elsewhere than the others of its case, or has several values.
     """
     spellings: dict[str, str] = {}
+    masks = {case: [path for path in paths if not is_background(_stem(path))] for case, paths in masks.items()}
     for stem in sorted(_stem(path) for paths in masks.values() for path in paths):
         spellings.setdefault(stem.casefold(), stem)
     names = [*spellings.values()]
@@ -194,6 +197,8 @@ def classes_of_masks(folder: Path, masks: Mapping[str, Sequence[str]]) -> tuple[
     overlapping = ""
     for case_id, paths in list(masks.items())[:_NUM_LOOKED_AT]:
         files = [(spellings[_stem(path).casefold()], folder / path) for path in paths]
+        if not files:
+            continue
         note, place = notes_about(path for _, path in files), _place_of(files[0][1])
         sizes: Counter[str] = Counter()
         for name, path in files:
@@ -234,7 +239,8 @@ def write_merged(
         files = [folder / path for path in masks[case_id]]
         place, note, num_shared = _place_of(files[0]), notes_about(files), 0
         if values:
-            canvas = merge_masks(place, [(_stem(path).casefold(), path) for path in files], values, note=note)
+            named = [(name, path) for path in files if (name := _stem(path).casefold()) in values]
+            canvas = merge_masks(place, named, values, note=note)
             merged, num_shared = canvas.label(), sum(canvas.shared().values())
         else:
             merged = _majority(place, files, note)

@@ -312,7 +312,7 @@ class PreparedCases:
         """An upper bound of the memory that preparing a case takes temporarily."""
         try:
             spec = read_spec(ref)
-            # Of a file of several volumes, all are read, and one is kept.
+            # Of several volumes in a file, some formats read all, and one is kept.
             whole = spec if ref.volume is None else read_spec(replace(ref, volume=None))
         except ScanError:
             return 0  # reading the case reports what is wrong, and where

@@ -30,6 +30,10 @@ from voxelocity.data.source.listing import (
 )
 
 _BIDS = re.compile(r"(sub-[A-Za-z0-9]+(?:_ses-[A-Za-z0-9]+)?)")
+_RUN = re.compile(r"_run-[A-Za-z0-9]+")
+# Of folders; the endings are those of imagesTs and imagesTr.
+_TEST = re.compile(r"(?i:(?:^|[-_. ])(?:test|testing|testset|ts)(?:[-_. ]|$))|[a-z](?:Ts|Test)$")
+_TRAINING = re.compile(r"(?i:(?:^|[-_. ])(?:train|training|tr)(?:[-_. ]|$))|[a-z](?:Tr|Train)$")
 _NUMBERED = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")
 _MISSING_LABEL = "LABEL FILE OF THIS CASE"
 _Keys = dict[str, tuple[str, str]]
@@ -82,11 +86,15 @@ def group_files(names: Sequence[str], *, are_masks: bool = False) -> FoundCases:
         names: of files, or of folders of a DICOM series, relative to the folder, with "/".
         are_masks: whether label files are masks of one class each; then all of a case's are in `masks`.
     """
+    of_tests = _of_tests(names)
+    left_out = [
+        (name, "of a test set, which is not learned from; rename the folder if it is none") for name in of_tests
+    ]
+    names = [name for name in names if name not in of_tests]
     labels = [name for name in names if is_label(name)]
     images = [name for name in names if not is_label(name)]
     keys = _keys_of(images, labels)
     by_case: dict[str, dict[str, str]] = defaultdict(dict)
-    left_out: list[tuple[str, str]] = []
     for name in sorted(images):
         case, channel = keys[name]
         if channel in by_case[case]:
@@ -116,6 +124,19 @@ def group_files(names: Sequence[str], *, are_masks: bool = False) -> FoundCases:
             )
             left_out.append((case, f"{len(found)} label files ({', '.join(found[:2])}, ...): {choice}"))
     return _with_all_channels(by_case, chosen, left_out, masks)
+
+
+def _of_tests(names: Sequence[str]) -> dict[str, None]:
+    """The files in folders of tests next to those of a training, if tests have labels, or names of the training.
+
+    Others are cases without labels, which a table lists for predictions.
+    """
+    folders = {name: name.split("/")[:-1] for name in names}
+    tests = dict.fromkeys(name for name, parts in folders.items() if any(map(_TEST.search, parts)))
+    others = [name for name in names if name not in tests]
+    is_split = any(_TRAINING.search(part) for name in others for part in folders[name]) and any(map(is_label, others))
+    shared = {os.path.basename(name) for name in tests} & {os.path.basename(name) for name in others}
+    return tests if is_split and (shared or any(map(is_label, tests))) else {}
 
 
 def _with_all_channels(
@@ -156,8 +177,15 @@ def _keys_of(images: Sequence[str], labels: Sequence[str]) -> _Keys:
 
 def _bids_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys | None:
     everything = [*images, *labels]
-    is_bids = all(_BIDS.search(os.path.basename(name)) for name in everything)
-    return {name: _bids_key(name) for name in everything} if is_bids else None
+    if not all(_BIDS.search(os.path.basename(name)) for name in everything):
+        return None
+    keys = {name: _bids_key(name) for name in everything}
+    runs = {name: match[0] for name in everything if (match := _RUN.search(os.path.basename(name)))}
+    # Where every file says its run, and one has several, each is a scan of its own.
+    has_several = len({(*keys[name], run) for name, run in runs.items()}) > len({*keys.values()})
+    if has_several and len(runs) == len(keys):
+        keys = {name: (case + runs[name], channel) for name, (case, channel) in keys.items()}
+    return keys
 
 
 def _name_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys | None:

@@ -21,7 +21,7 @@ _MAX_ID_BYTES = 220
 DOCS = "docs/data-sets.md"
 _MOST_ENTRIES, _MOST_FOLDERS = 20_000, 8
 LABEL = re.compile(
-    r"(^|[^a-z])(labels?|segs?|segmentations?|dseg|aseg|aparc|masks?|msk|gt|annotations?|rois?)(tr)?([^a-z]|$)", re.I
+    r"(^|[^a-z])(labels?|segs?|segmentations?|dseg|aseg|aparc|masks?|msk|gt|annotations?|rois?)(tr|ts)?([^a-z]|$)", re.I
 )
 IMAGE = re.compile(r"images?|imgs?|volumes?", re.I)
 _GLUED = re.compile(r"(?:images?|imgs?|volumes?|labels?|segs?|segmentations?|masks?)(\d+)", re.I)

@@ -51,7 +51,7 @@ def open_bundle(folder: Path) -> Model:
             does it, or code.
     """
     config = BundleConfig(folder)
-    channels, names = _names(folder / METADATA)
+    channels, names = read_names(folder / METADATA)
     preparation = preparation_of(config.components("preprocessing"))
     meaning = meaning_of(config, preparation, names)
     inferer = config.component("@inferer", "inferer")
@@ -65,11 +65,7 @@ def open_bundle(folder: Path) -> Model:
         "restored": meaning.restored,
         "keep_largest": kept if meaning.is_kept_on_scan else (),
         "window": window,
-        "precision": {
-            "compute": "float32",
-            # A network of planes has kernels of two axes.
-            "channels_last": slice_axis is None and is_faster_channels_last(described, len(names)),
-        },
+        "precision": {"compute": "float32"},
     }
     try:
         spec = PredictionSpec.parse(spec_values, where=str(config.path))
@@ -94,11 +90,20 @@ def open_bundle(folder: Path) -> Model:
         spec=spec,
         preparation=preparation.bringing_back(meaning.back, back_classes, *later),
         doubts=meaning.doubts,
+        # A network of planes has kernels of two axes.
+        is_last_on_cpu=slice_axis is None and is_faster_channels_last(described, len(names)),
     )
 
 
-def _names(path: Path) -> tuple[list[str], dict[int, str]]:
-    """Names of the image channels, and of the output channels by index."""
+def read_names(path: Path) -> tuple[list[str], dict[int, str]]:
+    """Names of the image channels, and of the network's output channels by index.
+
+    Args:
+        path: of the bundle's `metadata.json`.
+
+    Raises:
+        InputError: it does not describe a segmentation.
+    """
     described = read_json(path)
     try:
         formats = described["network_data_format"]

@@ -98,12 +98,14 @@ def load_chosen(
 
 def task_of(model: Model, device: torch.device) -> RuntimeTask:
     """What a runtime of the model's network has to compute on the device."""
-    window = model.spec.window
+    window, precision = model.spec.window, precision_on(model.spec.precision, device)
+    if model.is_last_on_cpu and device.type == "cpu":
+        precision = precision.model_copy(update={"channels_last": True})
     return RuntimeTask(
         # The preparation of an ensemble may repeat the channels.
         num_channels=model.describe_prepared().num_channels,
         shape_voxel=window.shape_voxel,
         batch_size=window.batch_size,
         device=device,
-        precision=precision_on(model.spec.precision, device),
+        precision=precision,
     )

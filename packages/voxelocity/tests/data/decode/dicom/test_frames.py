@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.dicom_series import write_enhanced, write_series
-from voxelocity.data.decode import read_header, read_scan, read_structures, what_segmentation_lacks, write_segmentation
+from shared.dicom_series import named_label, write_enhanced, write_series
+from voxelocity.data.decode import read_header, read_scan, what_segmentation_lacks, write_segmentation
 from voxelocity.data.decode.dicom import pixels
 from voxelocity_observe.core.errors import ScanError
 
@@ -97,7 +97,7 @@ def test_a_segmentation_of_frames_refers_to_them(tmp_path, voxels_zyx):
     assert what_segmentation_lacks(header) == ""
     classes = np.random.default_rng(0).integers(0, 3, header.grid.shape).astype(np.uint8)
     write_segmentation(tmp_path / "seg.dcm", classes, header, ["a", "b"])
-    assert np.array_equal(read_structures(tmp_path / "seg.dcm", header.grid, {"a": 1, "b": 2}), classes)
+    assert np.array_equal(named_label(tmp_path / "seg.dcm", header.grid, {"a": 1, "b": 2}), classes)
 
 
 def test_no_segmentation_refers_to_frames_of_several_files(tmp_path, voxels_zyx):

@@ -414,3 +414,46 @@ def test_a_series_of_several_patients_is_said(tmp_path):
     write_series(tmp_path, VOXELS, edit=lambda index, dataset: setattr(dataset, "PatientID", f"p{index // 3}"))
     with pytest.warns(UserWarning, match=r"the slices of the series name 2 patients \(PatientID\)"):
         read_header(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits", "content"),
+    [
+        ("US", 16, lambda entries: entries.tolist()),
+        ("OW", 16, lambda entries: entries.astype("<u2").tobytes()),
+        ("OW", 8, lambda entries: entries.astype("<u2").tobytes()),
+        ("OW", 8, lambda entries: entries.astype("u1").tobytes()),
+    ],
+    ids=["numbers", "words", "bytes in words", "packed bytes"],
+)
+def test_a_table_in_place_of_slope_and_intercept_gives_the_values(tmp_path, kind, bits, content):
+    entries = np.random.default_rng(0).permutation(np.arange(600) % 251).astype(np.uint16)
+
+    def edit(index, dataset):
+        del dataset.RescaleSlope, dataset.RescaleIntercept
+        table = pydicom.Dataset()
+        # Entries, the first value with one, and their bits; then these.
+        table.add_new(0x00283002, "SS", [len(entries), -300, bits])
+        table.add_new(0x00283006, kind, content(entries))
+        dataset.ModalityLUTSequence = [table]
+
+    files = write_series(tmp_path, VOXELS, edit=edit)
+    voxels, _ = read_scan(tmp_path)
+    assert voxels.dtype == read_header(tmp_path).read_dtype == "uint16"
+    # Values beyond the table have its first or last entry.
+    assert np.array_equal(voxels[0].transpose(2, 1, 0), entries[np.clip(VOXELS.astype(int) + 300, 0, 599)])
+    if kind == "US":
+        dataset = pydicom.dcmread(files[0])
+        expected = pydicom.pixels.apply_modality_lut(dataset.pixel_array, dataset)
+        assert np.array_equal(voxels[0, :, :, 0].T, expected)
+
+
+def test_a_damaged_table_is_named(tmp_path):
+    def edit(index, dataset):
+        table = pydicom.Dataset()
+        table.add_new(0x00283002, "SS", [4, 0, 16])
+        dataset.ModalityLUTSequence = [table]
+
+    write_series(tmp_path, VOXELS, edit=edit)
+    with pytest.raises(ScanError, match=r"CT_\d+\.dcm: the DICOM file lacks an attribute.*LUTData"):
+        read_scan(tmp_path)

@@ -7,11 +7,11 @@ import contextlib
 import numpy as np
 import pytest
 
-from shared.dicom_series import SPACING_MM, write_series
+from shared.dicom_series import SPACING_MM, named_label, write_series
 from shared.examples import examples
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.decode import label_values_in, read_case, read_header, read_scan, write_segmentation
-from voxelocity.data.decode.dicom.structures import read_structures, read_structures_header
+from voxelocity.data.decode.dicom.structures import read_structures_header
 from voxelocity_observe.core.errors import ScanError
 
 
@@ -63,7 +63,7 @@ HOLE = [(3.5, 4.5), (5.5, 4.5), (5.5, 6.5), (3.5, 6.5)]
 
 def test_contours_take_the_voxels_whose_centers_they_hold_and_holes_are_left_out(tmp_path, series):
     path = write_contours(tmp_path / "rs.dcm", series, {"Tumor": [(2, SQUARE), (2, HOLE), (3, SQUARE)]})
-    label = read_structures(path, read_header(series).grid, {"tumor": 7})
+    label = named_label(path, read_header(series).grid, {"tumor": 7})
     expected = np.zeros((16, 20, 6), np.uint16)
     expected[2:10, 3:12, 2:4] = 7
     expected[4:6, 5:7, 2] = 0
@@ -72,7 +72,7 @@ def test_contours_take_the_voxels_whose_centers_they_hold_and_holes_are_left_out
 
 def test_a_tilted_triangle_is_filled_as_its_edges_say(tmp_path, series):
     path = write_contours(tmp_path / "rs.dcm", series, {"a": [(0, [(1.1, 1.1), (13.3, 4.2), (5.2, 17.4)])]})
-    label = read_structures(path, read_header(series).grid, {"a": 1})
+    label = named_label(path, read_header(series).grid, {"a": 1})
     x, y = np.mgrid[:16, :20]
 
     def side(ax, ay, bx, by):
@@ -100,11 +100,11 @@ def test_real_contours_are_the_mask_of_the_same_tumor(real_data, modality):
 def test_real_segmentations_are_the_masks_that_they_were_made_from(real_data):
     case = real_data / "dicom_ct_seg"
     grid = read_header(case / "ct").grid
-    liver = read_structures(case / "seg" / "liver.dcm", grid, {"Liver": 1})
+    liver = named_label(case / "seg" / "liver.dcm", grid, {"Liver": 1})
     assert np.array_equal(liver, read_scan(case / "nrrd" / "liver_seg.nrrd")[0][0])
     path = case / "seg" / "partial_overlaps.dcm"
     names = read_structures_header(path).names
-    label = read_structures(path, grid, {name: value for value, name in enumerate(names, start=1)})
+    label = named_label(path, grid, {name: value for value, name in enumerate(names, start=1)})
     parts = [read_scan(case / "nrrd" / f"partial_overlaps-{number}.nrrd")[0][0] for number in (1, 2, 3)]
     # Where two overlap, the class with the larger value is taken.
     assert np.array_equal(label, np.maximum.reduce(parts))
@@ -124,7 +124,7 @@ def test_real_segments_that_overlap_are_regions_of_one_label(real_data):
     ref = VolumeRef(case_id="a", images=(case / "ct",), label=path, structures=every_combination(names))
     label = read_case(ref, label_values=range(1 << len(names))).label
     for place, name in enumerate(names):
-        alone = read_structures(path, grid, {name: 1}) > 0
+        alone = named_label(path, grid, {name: 1}) > 0
         assert alone.any()
         assert np.array_equal(label >> place & 1, alone)
 
@@ -132,12 +132,12 @@ def test_real_segments_that_overlap_are_regions_of_one_label(real_data):
 def test_overlapping_classes_get_the_value_that_stands_for_all_of_them(tmp_path, series):
     path = write_contours(tmp_path / "rs.dcm", series, {"a": [(2, SQUARE)], "b": [(2, HOLE)]})
     grid, notes = read_header(series).grid, []
-    label = read_structures(path, grid, {"a": (1, 3), "b": (2, 3)}, note=lambda kind, text: notes.append(kind))
-    inside, hole = (read_structures(path, grid, {name: 1}) > 0 for name in "ab")
+    label = named_label(path, grid, {"a": (1, 3), "b": (2, 3)}, note=lambda kind, text: notes.append(kind))
+    inside, hole = (named_label(path, grid, {name: 1}) > 0 for name in "ab")
     assert np.array_equal(label, np.where(inside & hole, 3, np.where(inside, 1, np.where(hole, 2, 0))))
     assert notes == []
     # Where no value stands for both, the nearest does, and this is said.
-    label = read_structures(path, grid, {"a": (1, 3), "b": 2}, note=lambda kind, text: notes.append(kind))
+    label = named_label(path, grid, {"a": (1, 3), "b": 2}, note=lambda kind, text: notes.append(kind))
     assert set(np.unique(label[inside & hole])) == {3}
     assert notes == ["overlap"]
 
@@ -164,9 +164,9 @@ def test_structures_of_another_series_are_refused(tmp_path, series):
     write_series(tmp_path / "other", np.zeros((6, 20, 16), np.int16), edit=shift)
     grid = read_header(tmp_path / "other").grid
     with pytest.raises(ScanError, match=r"seg\.dcm: the segmentation lies up to 0\.40 voxels away"):
-        read_structures(tmp_path / "seg.dcm", grid, {"a": 1})
+        named_label(tmp_path / "seg.dcm", grid, {"a": 1})
     with pytest.raises(ScanError, match=r"rs\.dcm: a contour of 'a' lies 0\.40 slices away from slice 2 of 6"):
-        read_structures(path, grid, {"a": 1})
+        named_label(path, grid, {"a": 1})
 
 
 def test_names_that_are_not_there_are_answered_with_those_that_are(tmp_path, series):
@@ -179,7 +179,7 @@ def test_names_that_are_not_there_are_answered_with_those_that_are(tmp_path, ser
     with pytest.raises(ScanError, match=r"its structures have names \(Body, GTV\); name the ones to learn"):
         label_values_in(path)
     with pytest.raises(ScanError, match="is a DICOM file of CT, not SEG or RTSTRUCT; name the file that holds"):
-        read_structures(sorted(series.iterdir())[0], read_header(series).grid, {"a": 1})
+        named_label(sorted(series.iterdir())[0], read_header(series).grid, {"a": 1})
 
 
 @pytest.mark.parametrize("kind", ["seg", "rs"])
@@ -191,16 +191,16 @@ def test_a_file_without_its_modality_is_known_by_its_class(tmp_path, series, kin
         write_segmentation(path, np.ones(header.grid.shape, np.uint8), header, ["a"])
     else:
         write_contours(path, series, {"a": [(2, SQUARE)]})
-    expected, dataset = read_structures(path, header.grid, {"a": 1}), pydicom.dcmread(path)
+    expected, dataset = named_label(path, header.grid, {"a": 1}), pydicom.dcmread(path)
     dataset.Modality = ""
     dataset.save_as(path)
     assert read_structures_header(path).names == ("a",)
-    assert np.array_equal(read_structures(path, header.grid, {"a": 1}), expected)
+    assert np.array_equal(named_label(path, header.grid, {"a": 1}), expected)
     del dataset.SOPClassUID
     dataset.save_as(path)
     assert read_structures_header(path) is None
     with pytest.raises(ScanError, match=r"a DICOM file of no modality, not SEG or RTSTRUCT; .* export it again"):
-        read_structures(path, header.grid, {"a": 1})
+        named_label(path, header.grid, {"a": 1})
 
 
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
@@ -222,7 +222,7 @@ def test_bytes_changed_at_random_end_in_our_error_or_in_a_label(tmp_path, series
         # Anything else fails this test.
         with contextlib.suppress(ScanError):
             read_structures_header(path)
-            read_structures(path, header.grid, {"a": 1})
+            named_label(path, header.grid, {"a": 1})
 
 
 def test_a_truncated_segmentation_is_refused(tmp_path, series):
@@ -231,7 +231,7 @@ def test_a_truncated_segmentation_is_refused(tmp_path, series):
     content = (tmp_path / "seg.dcm").read_bytes()
     (tmp_path / "seg.dcm").write_bytes(content[:-100])
     with pytest.raises(ScanError, match=r"seg\.dcm: .*(truncated|cannot be read)"):
-        read_structures(tmp_path / "seg.dcm", header.grid, {"a": 1})
+        named_label(tmp_path / "seg.dcm", header.grid, {"a": 1})
 
 
 def test_what_structures_do_not_say_is_noted(tmp_path, series):
@@ -240,7 +240,7 @@ def test_what_structures_do_not_say_is_noted(tmp_path, series):
     )
     notes = []
     grid = read_header(series).grid
-    label = read_structures(path, grid, {"a": 1, "b": 2}, note=lambda kind, text: notes.append((kind, text)))
+    label = named_label(path, grid, {"a": 1, "b": 2}, note=lambda kind, text: notes.append((kind, text)))
     assert np.unique(np.nonzero(label)[2]).tolist() == [2]
     assert (label == 2).sum() == 4
     assert [kind for kind, _ in notes] == ["open contours", "overlap"]
@@ -266,5 +266,5 @@ def test_a_value_of_any_length_is_refused_in_a_short_message(tmp_path, series, k
     holder._dict[tag] = RawDataElement(tag, "LO", len(value), value, 0, False, True)
     dataset.save_as(path)
     with pytest.raises(ScanError) as refused:
-        read_structures(path, read_header(series).grid, {"a": 1})
+        named_label(path, read_header(series).grid, {"a": 1})
     assert len(str(refused.value)) < 900

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from data.decode.dicom.test_structures import HOLE, SQUARE, write_contours
 
-from shared.dicom_series import SPACING_MM, STEP_MM, write_series
+from shared.dicom_series import SPACING_MM, STEP_MM, named_label, write_series
 from voxelocity.core.axis_order import AxisOrder
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.decode import read_case, read_header, read_structures, read_structures_header, write_segmentation
+from voxelocity.data.decode import read_case, read_header, read_structures_header, write_segmentation
 from voxelocity_observe.core.errors import ScanError
 
 SHAPE_ZYX = (6, 20, 16)
@@ -55,10 +55,10 @@ def test_structures_are_the_same_in_space_on_every_order_of_axes(tmp_path, serie
     contours = {"a": [(2, SQUARE), (2, HOLE), (3, ON_CENTERS)], "b": [(4, ON_CENTERS)]}
     path = seg if kind == "seg" else write_contours(tmp_path / "rs.dcm", series, contours)
     grid = read_header(series).grid
-    expected = read_structures(path, grid, {"a": 1, "b": 2})
+    expected = named_label(path, grid, {"a": 1, "b": 2})
     assert expected.any()
     for order in ORDERS:
-        found = read_structures(path, order.turn_grid(grid), {"a": 1, "b": 2})
+        found = named_label(path, order.turn_grid(grid), {"a": 1, "b": 2})
         assert np.array_equal(found, order.turn(expected)), order
 
 
@@ -73,7 +73,7 @@ def test_a_segmentation_with_another_number_of_frames_than_it_describes_is_refus
     rewritten(seg, change)
     said = "no" if num_frames is None else num_frames
     with pytest.raises(ScanError, match=rf"seg\.dcm: .* has {said} frames \(NumberOfFrames\), and describes 6; "):
-        read_structures(seg, read_header(series).grid, {"a": 1})
+        named_label(seg, read_header(series).grid, {"a": 1})
 
 
 @pytest.mark.parametrize("num_bits", [1, 8])
@@ -88,7 +88,7 @@ def test_a_segmentation_with_more_or_fewer_pixels_than_frames_is_refused(series,
 
     rewritten(seg, resize)
     with pytest.raises(ScanError, match=r"seg\.dcm: 6 frames take [\d,]+ bytes of pixels, and the file holds [\d,]+; "):
-        read_structures(seg, read_header(series).grid, {"a": 1})
+        named_label(seg, read_header(series).grid, {"a": 1})
 
 
 def coarse(tmp_path, *, pixel, distance):
@@ -115,16 +115,16 @@ def test_a_segmentation_of_coarser_pixels_or_slices_is_refused(tmp_path, series,
     header = read_header(coarse(tmp_path, pixel=pixel, distance=distance))
     write_segmentation(tmp_path / "seg.dcm", np.ones(header.grid.shape, np.uint8), header, ["a"])
     with pytest.raises(ScanError, match=rf"seg\.dcm: .*{words}"):
-        read_structures(tmp_path / "seg.dcm", read_header(series).grid, {"a": 1})
+        named_label(tmp_path / "seg.dcm", read_header(series).grid, {"a": 1})
 
 
 def test_contours_on_every_second_slice_are_refused(tmp_path, series):
     path = write_contours(tmp_path / "rs.dcm", series, {"a": [(plane, SQUARE) for plane in (0, 2, 4)]})
     with pytest.raises(ScanError, match=r"rs\.dcm: a structure lies on slices 0, 2, 4 of the scan only"):
-        read_structures(path, read_header(series).grid, {"a": 1})
+        named_label(path, read_header(series).grid, {"a": 1})
     # Separate findings, at distances of their own.
     path = write_contours(tmp_path / "rs.dcm", series, {"a": [(plane, SQUARE) for plane in (0, 2, 5)]})
-    assert read_structures(path, read_header(series).grid, {"a": 1}).any(axis=(0, 1)).tolist() == [
+    assert named_label(path, read_header(series).grid, {"a": 1}).any(axis=(0, 1)).tolist() == [
         True, False, True, False, False, True
     ]  # fmt: skip
 
@@ -140,7 +140,7 @@ def test_a_contour_of_fewer_points_than_it_says_is_refused(tmp_path, series):
     with pytest.raises(
         ScanError, match=r"says that it has 4 points \(NumberOfContourPoints\), and holds 9 coordinates"
     ):
-        read_structures(path, read_header(series).grid, {"a": 1})
+        named_label(path, read_header(series).grid, {"a": 1})
 
 
 def test_the_background_of_a_label_map_is_no_structure(tmp_path, series):
@@ -164,7 +164,7 @@ def test_the_background_of_a_label_map_is_no_structure(tmp_path, series):
     assert [int(item.SegmentNumber) for item in made.SegmentSequence] == [0, 1]
     assert read_structures_header(path).names == ("Liver",)
     grid = read_header(series).grid
-    found = read_structures(path, grid, {"Liver": 3, "Background": 1})
+    found = named_label(path, grid, {"Liver": 3, "Background": 1})
     assert np.array_equal(found.transpose(2, 1, 0), 3 * pixels)
     # Another number may stand for the background.
     rewritten(path, lambda dataset: setattr(dataset, "PixelPaddingValue", 1))

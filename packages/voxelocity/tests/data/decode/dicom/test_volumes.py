@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import tracemalloc
 from pathlib import Path
 
 import nibabel as nib
@@ -13,6 +14,7 @@ import pytest
 from shared.dicom_series import write_enhanced, write_series
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.decode import read_case, read_header, read_scan
+from voxelocity.data.decode.dicom import series
 from voxelocity_observe.core.errors import ScanError
 
 pytest.importorskip("pydicom")
@@ -224,3 +226,29 @@ def test_a_garbled_private_header_is_no_error_of_a_library(mosaics, content):
         dataset.save_as(file)
     with pytest.raises(ScanError, match="mosaic"):
         read_header(mosaics)
+
+
+def test_of_one_volume_only_its_own_files_are_read(tmp_path, monkeypatch):
+    files = write(tmp_path, lambda volume, plane: {"EchoTime": 10 * (volume + 1)})
+    read, read_frames = [], series.read_frames
+    monkeypatch.setattr(series, "read_frames", lambda slice_: read.append(slice_.path) or read_frames(slice_))
+    found = read_case(VolumeRef(case_id="a", images=(tmp_path,), volume=2), label_values=()).image
+    assert np.array_equal(found[0].T, VOXELS[1])
+    assert sorted(read) == sorted(files[NUM_PLANES : 2 * NUM_PLANES])
+
+
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "a.mgz"])
+def test_of_one_volume_memory_holds_no_other(tmp_path, name):
+    voxels = np.zeros((64, 64, 32, 40), np.float32)
+    voxels[..., 7] = 7.0
+    kind = nib.MGHImage if name.endswith(".mgz") else nib.Nifti1Image
+    nib.save(kind(voxels, np.eye(4)), tmp_path / name)
+    volume_bytes = voxels[..., 0].nbytes
+    del voxels
+    tracemalloc.start()
+    found = read_case(VolumeRef(case_id="a", images=(tmp_path / name,), volume=8), label_values=()).image
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.min() == found.max() == 7.0
+    # The volume, its values in this machine's order, and a piece of the file.
+    assert peak_bytes < 3 * volume_bytes + (10 << 20) < 40 * volume_bytes

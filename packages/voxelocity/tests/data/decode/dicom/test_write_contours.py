@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.dicom_series import write_enhanced, write_series
+from shared.dicom_series import named_label, write_enhanced, write_series
 from voxelocity.data.decode import (
     read_header,
-    read_structures,
     read_structures_header,
     what_contours_lack,
     write_contours,
@@ -37,7 +36,7 @@ def test_classes_come_back_from_the_contours(tmp_path, directions):
     classes = classes_on(header)
     write_contours(tmp_path / "a.dcm", classes, header, NAMES)
     assert read_structures_header(tmp_path / "a.dcm").names == tuple(VALUES)
-    assert np.array_equal(read_structures(tmp_path / "a.dcm", header.grid, VALUES), classes)
+    assert np.array_equal(named_label(tmp_path / "a.dcm", header.grid, VALUES), classes)
     written, source = pydicom.dcmread(tmp_path / "a.dcm"), pydicom.dcmread(header.slices[0].path)
     for name in ("FrameOfReferenceUID", "StudyInstanceUID", "PatientID", "PatientName"):
         assert written[name].value == source[name].value
@@ -69,7 +68,7 @@ def test_contours_refer_to_frames_of_an_enhanced_file(tmp_path):
     classes[2:4, 3:5, 1:4] = 1
     assert what_contours_lack(header) == ""
     write_contours(tmp_path / "a.dcm", classes, header, ["a"])
-    assert np.array_equal(read_structures(tmp_path / "a.dcm", header.grid, {"a": 1}), classes)
+    assert np.array_equal(named_label(tmp_path / "a.dcm", header.grid, {"a": 1}), classes)
     found = pydicom.dcmread(tmp_path / "a.dcm").ROIContourSequence[0].ContourSequence
     assert [contour.ContourImageSequence[0].ReferencedFrameNumber for contour in found] == [4, 1, 3]
 

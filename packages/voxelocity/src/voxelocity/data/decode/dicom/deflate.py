@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
-from voxelocity.data.decode.gunzip import check_memory
+from voxelocity.data.decode.header import check_memory
 from voxelocity_observe.core.errors import ScanError
 
 _DEFLATED = b"1.2.840.10008.1.2.1.99"

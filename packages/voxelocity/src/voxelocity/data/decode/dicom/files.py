@@ -48,7 +48,7 @@ _TAGS = (
     ),
     *("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "SpacingBetweenSlices"),
     *("Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "BitsAllocated", "BitsStored", "PixelRepresentation"),
-    *("RescaleSlope", "RescaleIntercept", "PhotometricInterpretation"),
+    *("RescaleSlope", "RescaleIntercept", "ModalityLUTSequence", "PhotometricInterpretation"),
     *APART,
 )
 # By (is implicit, is little-endian), for files that do not name theirs.
@@ -69,6 +69,7 @@ class Slice:
         spacing_mm: between rows, then between columns.
         step_mm: "SpacingBetweenSlices", else "SliceThickness": used only where a series has one slice.
         bits: allocated, stored.
+        has_table: whether a table (Modality LUT) gives the values, in place of slope and intercept.
         photometric: "MONOCHROME2" where large values are bright.
         image_type: words such as "ORIGINAL" or "MOSAIC".
         syntax: UID of the transfer syntax.
@@ -98,6 +99,7 @@ class Slice:
     is_signed: bool
     slope: float
     inter: float
+    has_table: bool
     photometric: str
     image_type: tuple[str, ...]
     syntax: str
@@ -192,7 +194,7 @@ def _slice(path: Path, dataset: Any) -> Slice | None:
         return None
     syntax = str(dataset.file_meta.TransferSyntaxUID)
     steps = [fields.numbers(name) for name in ("SpacingBetweenSlices", "SliceThickness")]
-    number = fields.value("InstanceNumber")
+    number, has_table = fields.value("InstanceNumber"), bool(dataset.get("ModalityLUTSequence"))
     return Slice(
         path=path,
         uid=fields.text("SOPInstanceUID"),
@@ -210,8 +212,9 @@ def _slice(path: Path, dataset: Any) -> Slice | None:
         num_samples=fields.whole("SamplesPerPixel", 1),
         bits=(fields.whole("BitsAllocated", 16), fields.whole("BitsStored", fields.whole("BitsAllocated", 16))),
         is_signed=fields.whole("PixelRepresentation", 0) == 1,
-        slope=(fields.numbers("RescaleSlope", 1) or (1.0,))[0],
-        inter=(fields.numbers("RescaleIntercept", 1) or (0.0,))[0],
+        slope=1.0 if has_table else (fields.numbers("RescaleSlope", 1) or (1.0,))[0],
+        inter=0.0 if has_table else (fields.numbers("RescaleIntercept", 1) or (0.0,))[0],
+        has_table=has_table,
         photometric=fields.text("PhotometricInterpretation"),
         image_type=tuple(word.strip() for word in fields.text("ImageType").split("\\")),
         syntax=syntax,

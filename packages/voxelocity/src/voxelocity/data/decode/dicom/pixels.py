@@ -22,7 +22,8 @@ _UNDEFINED_LENGTH = 0xFFFFFFFF
 def read_frames(slice_: Slice) -> Array:
     """The stored values (frames, rows, columns) of the file of a slice, before rescaling; tiles of a mosaic are frames.
 
-    They are of the dtype that the header announces, without the bits above those stored.
+    They are of the dtype that the header announces, without the bits above those stored; or the values of a table that
+    the file has for them, as uint16.
 
     Raises:
         ScanError: the pixels are missing, truncated or damaged.
@@ -33,12 +34,29 @@ def read_frames(slice_: Slice) -> Array:
     shape = (slice_.num_stored, side * rows, side * columns)
     with named_damage(slice_.path):
         # To undo a compression, pydicom needs more of the file.
-        dataset = read_dataset(slice_.path, tags=() if UID(slice_.syntax).is_compressed else ("PixelData",))
+        needs_all = UID(slice_.syntax).is_compressed or slice_.has_table
+        dataset = read_dataset(slice_.path, tags=() if needs_all else ("PixelData",))
         frames = _frames(slice_.path, dataset, shape, slice_.stored_dtype)
-    tiles: Array = frames.reshape(-1, side, rows, side, columns).swapaxes(2, 3).reshape(-1, rows, columns)
-    # An overlay may lie above them, or no sign.
-    unused = allocated - stored_bits
-    return (tiles << unused) >> unused if unused else tiles
+        tiles: Array = frames.reshape(-1, side, rows, side, columns).swapaxes(2, 3).reshape(-1, rows, columns)
+        # An overlay may lie above them, or no sign.
+        unused = allocated - stored_bits
+        tiles = (tiles << unused) >> unused if unused else tiles
+        return _looked_up(tiles, dataset) if slice_.has_table else tiles
+
+
+def _looked_up(stored: Array, dataset: Any) -> Array:
+    """What the table of a file (DICOM PS3.3, C.11.1) has for its values, uint16; beyond it, its first or last entry."""
+    table = dataset.ModalityLUTSequence[0]
+    num_entries, first, num_bits = (int(number) for number in table.LUTDescriptor)
+    num_entries, content = num_entries or 1 << 16, table.LUTData
+    if isinstance(content, bytes):
+        # Entries of 8 bits may be packed, two in a word.
+        is_packed = num_bits == 8 and len(content) < 2 * num_entries
+        order = "<" if dataset.original_encoding[1] else ">"
+        content = np.frombuffer(content, "u1" if is_packed else f"{order}u2")
+    entries = np.asarray(content, dtype=np.uint16)[:num_entries]
+    found: Array = entries[np.clip(stored.astype(np.int64) - first, 0, len(entries) - 1)]
+    return found
 
 
 def mask_frames(path: Path, dataset: Any) -> Iterator[Array]:

@@ -19,8 +19,7 @@ from voxelocity.data.decode.dicom.mosaic import is_mosaic
 from voxelocity.data.decode.dicom.order import STRAIGHTEN, check_same_places, in_order, normal_of
 from voxelocity.data.decode.dicom.pixels import read_frames
 from voxelocity.data.decode.dicom.volumes import divide
-from voxelocity.data.decode.gunzip import check_memory
-from voxelocity.data.decode.header import Placement, ScanHeader, check_affine, check_shape, ras_affine
+from voxelocity.data.decode.header import Placement, ScanHeader, check_affine, check_memory, check_shape, ras_affine
 from voxelocity.data.decode.notes import data_set_of, warn_once
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import excerpt, shortened
@@ -92,12 +91,15 @@ def read_series_header(path: Path) -> SeriesHeader:
     )
 
 
-def read_series_voxels(header: SeriesHeader) -> Array:
+def read_series_voxels(header: SeriesHeader, volume: int | None = None) -> Array:
     """The voxels (c, x, y, z), rescaled: whole numbers where slope and intercept are, else float32 by way of float64.
+
+    Of one of several volumes, only the files of its slices are read.
 
     Raises:
         ScanError: the pixels of a file are missing, truncated or damaged, or the volume does not fit into memory.
     """
+    header = header if volume is None else header.of_volume(volume)
     check_memory(header.path, header.data_bytes)
     x, y, z = header.grid.shape
     voxels_czyx = np.empty((header.num_channels, z, y, x), dtype=header.dtype)
@@ -305,6 +307,8 @@ def _skewness(directions: Sequence[float]) -> float:
 
 def _dtype(slices: Sequence[Slice]) -> str:
     """Of the rescaled values: the smallest whole type that holds whatever the files could store, else float32."""
+    if any(slice_.has_table for slice_ in slices):
+        return "uint16" if all(slice_.has_table for slice_ in slices) else "float32"
     scalings = {(slice_.slope, slice_.inter) for slice_ in slices}
     slope, inter = next(iter(scalings))
     if len(scalings) > 1 or not (slope.is_integer() and inter.is_integer()):

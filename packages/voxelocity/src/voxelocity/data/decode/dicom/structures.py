@@ -91,21 +91,6 @@ def _series_uids(dataset: Any) -> frozenset[str]:
     return frozenset(str(referred.get("SeriesInstanceUID", "")) for referred in series)
 
 
-def read_structures(
-    path: Path,
-    grid: Grid,
-    values: NamedValues,
-    *,
-    series_uid: str = "",
-    note: Note = lambda kind, text: None,
-) -> Array:
-    """The values of the named structures (x, y, z) uint16, 0 elsewhere; where several overlap, as `LabelCanvas` has it.
-
-    Arguments and errors are those of `paint_structures`; an overlap is noted too.
-    """
-    return paint_structures(path, grid, values, series_uid=series_uid, note=note).noted_label(path, note)
-
-
 def paint_structures(
     path: Path,
     grid: Grid,

@@ -19,7 +19,7 @@ import torch
 
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.augment import AugmentParams, needed_boxes
-from voxelocity.nnunet.draws import DRAWN, KINDS, WARP, Draw, Patches, Step, ignored_axes
+from voxelocity.nnunet.draws import DRAWN, KINDS, WARP, ChainStep, Draw, PatchForm, ignored_axes
 from voxelocity.nnunet.targets import LABEL_BEYOND, ChainEnd, Transform, name_of, take_end
 
 # Theirs that need no other tensors than those of the sample.
@@ -54,7 +54,7 @@ class NnunetChain:
         self._crop, self._patch, self._is_flat, self._asks_nnunet = crop, patch, is_flat, asks_nnunet
         left = list(transforms)
         self._warp, self._warps_planes = _take_warp(left, patch[1:] if is_flat else patch)
-        self._steps: list[Step] = []
+        self._steps: list[ChainStep] = []
         self.end = ChainEnd()
         if self._warp is not None or crop == patch:
             self._steps = _take_steps(left)
@@ -146,15 +146,15 @@ class NnunetChain:
 
     def _open_draws(self, num_channels: int) -> list[Draw]:
         image = self._placeholder(num_channels, self.shape)
-        draws = [step.draw_of(self._patches(image)) for step in self._steps]
+        draws = [step.draw_of(self._form(image)) for step in self._steps]
         if self._warp is not None:
             whole = self._placeholder(num_channels, self._crop)
-            patches = self._patches(whole.flatten(0, 1) if self._warps_planes else whole)
-            draws.insert(0, self._and_offset(WARP.draw_of(self._warp, patches)))
+            form = self._form(whole.flatten(0, 1) if self._warps_planes else whole)
+            draws.insert(0, self._and_offset(WARP.draw_of(self._warp, form)))
         return draws
 
-    def _patches(self, image: torch.Tensor) -> Patches:
-        return Patches(image=image, is_flat=self._is_flat, asks_nnunet=self._asks_nnunet)
+    def _form(self, image: torch.Tensor) -> PatchForm:
+        return PatchForm(image=image, is_flat=self._is_flat, asks_nnunet=self._asks_nnunet)
 
     def _and_offset(self, draw_matrix: Draw) -> Draw:
         # nnU-Net turns patches about the middle of the crop, which lies half a voxel beside that of a whole region.
@@ -213,9 +213,9 @@ def _is_like_ours(warp: Transform) -> bool:
     )
 
 
-def _take_steps(left: list[Transform]) -> list[Step]:
+def _take_steps(left: list[Transform]) -> list[ChainStep]:
     """The steps that the engine can make in this order, taken from the beginning of the list."""
-    steps: list[Step] = []
+    steps: list[ChainStep] = []
     while left:
         chance = left[0] if name_of(left[0]) == "RandomTransform" else None
         transform = left[0] if chance is None else chance.transform
@@ -224,6 +224,6 @@ def _take_steps(left: list[Transform]) -> list[Step]:
         kind = next((kind for kind in kinds if kind.is_like(transform)), None)
         if kind is None:
             break
-        steps.append(Step(transform=transform, kind=kind, chance=chance))
+        steps.append(ChainStep(transform=transform, kind=kind, chance=chance))
         del left[0]
     return steps

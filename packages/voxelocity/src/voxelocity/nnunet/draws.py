@@ -53,7 +53,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patches:
+class PatchForm:
     """What a draw depends on besides its object.
 
     Attributes:
@@ -72,7 +72,7 @@ class Patches:
 
 
 Fill = Callable[[Mapping[str, Any], Row], None]
-Quick = Callable[[Transform, _Number, Patches], Draw | None]
+Quick = Callable[[Transform, _Number, PatchForm], Draw | None]
 
 
 def _fill_channels(name: str, key: str) -> Fill:
@@ -145,16 +145,16 @@ def _number(value: Any) -> _Number | None:
     return None
 
 
-def _channels(transform: Transform, patches: Patches) -> Callable[[], list[int]]:
+def _channels(transform: Transform, form: PatchForm) -> Callable[[], list[int]]:
     """Draws which channels a transform changes."""
-    draw = _rand(patches.num_channels)
+    draw = _rand(form.num_channels)
     # Torch compares in float32.
     chance = float(np.float32(transform.p_per_channel))
     return lambda: [channel for channel, number in enumerate(draw()) if number < chance]
 
 
-def _quick_noise(transform: Transform, std: _Number, patches: Patches) -> Draw:
-    channels = _channels(transform, patches)
+def _quick_noise(transform: Transform, std: _Number, form: PatchForm) -> Draw:
+    channels = _channels(transform, form)
 
     def draw(params: AugmentParams, number: int) -> None:
         channels()
@@ -164,8 +164,8 @@ def _quick_noise(transform: Transform, std: _Number, patches: Patches) -> Draw:
     return draw
 
 
-def _quick_blur(transform: Transform, sigma: _Number, patches: Patches) -> Draw:
-    channels, num_axes, is_round = _channels(transform, patches), patches.image.ndim - 1, transform.synchronize_axes
+def _quick_blur(transform: Transform, sigma: _Number, form: PatchForm) -> Draw:
+    channels, num_axes, is_round = _channels(transform, form), form.image.ndim - 1, transform.synchronize_axes
 
     def draw(params: AugmentParams, number: int) -> None:
         for channel in channels():
@@ -176,12 +176,12 @@ def _quick_blur(transform: Transform, sigma: _Number, patches: Patches) -> Draw:
 
 
 def _quick_channels(name: str) -> Quick:
-    def quick(transform: Transform, value: _Number, patches: Patches) -> Draw | None:
+    def quick(transform: Transform, value: _Number, form: PatchForm) -> Draw | None:
         if transform.synchronize_channels or getattr(transform, "allowed_channels", None) is not None:
             return None
-        channels = _channels(transform, patches)
+        channels = _channels(transform, form)
         # Of a gamma: whether it is inverted and keeps moments, which is certain here, but drawn.
-        others = [_rand(2 * num if "gamma" in name else 0) for num in range(patches.num_channels + 1)]
+        others = [_rand(2 * num if "gamma" in name else 0) for num in range(form.num_channels + 1)]
 
         def draw(params: AugmentParams, number: int) -> None:
             if chosen := channels():
@@ -193,8 +193,8 @@ def _quick_channels(name: str) -> Quick:
     return quick
 
 
-def _quick_flips(transform: Transform, _: _Number, patches: Patches) -> Draw:
-    axes = [axis + patches.is_flat for axis in transform.allowed_axes]
+def _quick_flips(transform: Transform, _: _Number, form: PatchForm) -> Draw:
+    axes = [axis + form.is_flat for axis in transform.allowed_axes]
     draw_each = _rand(len(axes))
 
     def draw(params: AugmentParams, number: int) -> None:
@@ -205,8 +205,8 @@ def _quick_flips(transform: Transform, _: _Number, patches: Patches) -> Draw:
     return draw
 
 
-def _quick_warp(warp: Transform, angle: _Number, patches: Patches) -> Draw | None:
-    zoom, num_axes = _number(warp.scaling), patches.image.ndim - 1
+def _quick_warp(warp: Transform, angle: _Number, form: PatchForm) -> Draw | None:
+    zoom, num_axes = _number(warp.scaling), form.image.ndim - 1
     if zoom is None:
         return None
     p_rotation, p_scaling, p_axis = warp.p_rotation, warp.p_scaling, warp.p_rot_per_axis
@@ -267,18 +267,18 @@ class Kind:
     values: str = ""
     quick: Quick
 
-    def draw_of(self, transform: Transform, patches: Patches) -> Draw:
+    def draw_of(self, transform: Transform, form: PatchForm) -> Draw:
         """What draws for the object: itself, or we in its place."""
 
         def ask(params: AugmentParams, number: int) -> None:
-            row = Row(params=params, number=number, is_flat=patches.is_flat)
-            self.fill(transform.get_parameters(image=patches.image), row)
+            row = Row(params=params, number=number, is_flat=form.is_flat)
+            self.fill(transform.get_parameters(image=form.image), row)
 
         value = _number(getattr(transform, self.values, None) if self.values else 0.0)
-        if value is None or patches.asks_nnunet or not _has_own_class(transform):
+        if value is None or form.asks_nnunet or not _has_own_class(transform):
             return ask
-        quick = self.quick(transform, value, patches)
-        return ask if quick is None or not agree(ask, quick, patches.num_channels) else quick
+        quick = self.quick(transform, value, form)
+        return ask if quick is None or not agree(ask, quick, form.num_channels) else quick
 
 
 def ignored_axes(transform: Transform) -> tuple[int, ...]:
@@ -313,19 +313,19 @@ KINDS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ChainStep:
     """A transform, its kind, and the object that says how often it is made, if any does."""
 
     transform: Transform
     kind: Kind
     chance: Transform | None = None
 
-    def draw_of(self, patches: Patches) -> Draw:
+    def draw_of(self, form: PatchForm) -> Draw:
         """What draws for a sample."""
-        change = self.kind.draw_of(self.transform, patches)
+        change = self.kind.draw_of(self.transform, form)
         if self.chance is None:
             return change
-        happens = _chance(self.chance, patches)
+        happens = _chance(self.chance, form)
 
         def draw(params: AugmentParams, number: int) -> None:
             if happens():
@@ -334,7 +334,7 @@ class Step:
         return draw
 
 
-def _chance(chance: Transform, patches: Patches) -> Callable[[], bool]:
+def _chance(chance: Transform, form: PatchForm) -> Callable[[], bool]:
     """Draws whether a change is made."""
     draw_one, limit = _rand(1), float(chance.apply_probability)
 
@@ -350,9 +350,9 @@ def _chance(chance: Transform, patches: Patches) -> Callable[[], bool]:
 
         return draw
 
-    if patches.asks_nnunet or not _has_own_class(chance):
+    if form.asks_nnunet or not _has_own_class(chance):
         return ask
-    return quick if agree(marked(ask), marked(quick), patches.num_channels) else ask
+    return quick if agree(marked(ask), marked(quick), form.num_channels) else ask
 
 
 def _has_own_class(transform: Transform) -> bool:

@@ -17,6 +17,8 @@ import torch
 from scipy.stats import ks_2samp
 
 from voxelocity.core.volume import Array
+from voxelocity.data.augment import AugmentParams
+from voxelocity.nnunet.draws import DRAWN
 from voxelocity.nnunet.feed import NnunetFeed
 
 SMALLEST_P = 1e-3
@@ -136,17 +138,24 @@ def compare(loader: Any, feed_of: Callable[[Any], NnunetFeed], *, num_batches: i
         feed_of: opens ours over it.
         num_batches: that are made.
     """
-    theirs, ours, labels = Side(), Side(), []
+    theirs, ours, labels, own_objects = Side(), Side(), [], []
     with _noise_apart(loader, theirs), _inputs(loader, theirs):
         for seed in range(num_batches):
             seed_all(seed)
             with watched(loader, theirs):
                 batch = loader.generate_train_batch()
             labels.append(_note(theirs, batch))
+    # Objects that are watched draw themselves.
     with watched(loader, ours), feed_of(loader) as feed:
         for seed in range(num_batches):
             seed_all(seed)
+            own_objects.append(feed._draw().params)
+    num_other = 0
+    with feed_of(loader) as feed:
+        for seed in range(num_batches):
+            seed_all(seed)
             drawn = feed._draw()
+            num_other += not are_equal(own_objects[seed], drawn.params)
             batch = feed._make(drawn)
             _note_inputs(ours, feed, drawn)
             _note(ours, batch)
@@ -155,6 +164,7 @@ def compare(loader: Any, feed_of: Callable[[Any], NnunetFeed], *, num_batches: i
     still = [share for batch, moves in zip(labels, _in_batches(ours.is_still, labels), strict=True)
              for share, is_still in zip(batch, moves, strict=True) if is_still]  # fmt: skip
     return verdict(theirs, ours) | {
+        "num_batches_drawn_otherwise": num_other,
         "num_patches": len(ours.draws),
         "num_exact": sum(ours.is_exact),
         "num_noise_voxels": [len(theirs.noise), len(ours.noise)],
@@ -164,13 +174,25 @@ def compare(loader: Any, feed_of: Callable[[Any], NnunetFeed], *, num_batches: i
     }
 
 
+def are_equal(theirs: AugmentParams, ours: AugmentParams) -> bool:
+    """Whether both change their samples alike, to the last bit of each number."""
+    return all(np.array_equal(getattr(theirs, name), getattr(ours, name)) for name in DRAWN)
+
+
 def draws_of(loader: Any, feed_of: Callable[[Any], NnunetFeed], *, num_batches: int) -> Side:
-    """What our side alone draws."""
+    """What our side alone draws: by nnU-Net's objects, which are watched, and as "our ..." by itself."""
     side = Side()
     with watched(loader, side), feed_of(loader) as feed:
         for seed in range(num_batches):
             seed_all(seed)
             feed._draw()
+    with feed_of(loader) as feed:
+        for seed in range(num_batches):
+            seed_all(seed)
+            params = feed._draw().params
+            for number in range(params.num_samples):
+                means = {f"our {name}": float(getattr(params, name)[number].mean()) for name in DRAWN}
+                side.draws[seed * params.num_samples + number] |= means
     return side
 
 

@@ -28,6 +28,7 @@ def loader_of(name):
 def test_batches_are_drawn_as_nnunet_draws_them(name):
     found = compare(loader_of(name), feed_of, num_batches=60)
     assert found["differing"] == []
+    assert found["num_batches_drawn_otherwise"] == 0, "by nnU-Net's own objects, and by our draws in their place"
     assert found["num_patches"] == 120
     assert found["num_exact"] > 60
     assert len(found["equal"]) == 3 + 1 + 9 + 4, "boxes, foreground, each draw, what goes in"
@@ -43,3 +44,4 @@ def test_a_range_that_is_a_tenth_wider_shows():
     for planted, differing in found.items():
         kind = planted.partition(" ")[0]
         assert any(kind in name for name in differing), f"{planted}: {differing}"
+        assert any(name.startswith("our ") for name in differing), f"{planted}: {differing}"

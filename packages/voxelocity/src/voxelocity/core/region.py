@@ -49,9 +49,11 @@ class Region:
 
     def clip(self, shape: Index3) -> Region:
         """The part of this region inside a volume of this shape (empty if they do not overlap)."""
-        start = tuple(min(max(a, 0), n) for a, n in zip(self.start, shape, strict=True))
-        stop = tuple(min(max(b, 0), n) for b, n in zip(self.stop, shape, strict=True))
-        return Region(_index3(start), _index3(stop))
+        (x0, y0, z0), (x1, y1, z1), (nx, ny, nz) = self.start, self.stop, shape
+        return Region(
+            (min(max(x0, 0), nx), min(max(y0, 0), ny), min(max(z0, 0), nz)),
+            (min(max(x1, 0), nx), min(max(y1, 0), ny), min(max(z1, 0), nz)),
+        )
 
     def padding(self, shape: Index3) -> tuple[Index3, Index3]:
         """Voxels of this region before and after a volume of this shape, per axis."""
@@ -62,9 +64,8 @@ class Region:
 
     def shifted(self, offset: Index3) -> Region:
         """This region moved by `offset` voxels."""
-        start = tuple(a + d for a, d in zip(self.start, offset, strict=True))
-        stop = tuple(b + d for b, d in zip(self.stop, offset, strict=True))
-        return Region(_index3(start), _index3(stop))
+        (x0, y0, z0), (x1, y1, z1), (dx, dy, dz) = self.start, self.stop, offset
+        return Region((x0 + dx, y0 + dy, z0 + dz), (x1 + dx, y1 + dy, z1 + dz))
 
 
 def _index3(values: tuple[int, ...]) -> Index3:

@@ -59,15 +59,15 @@ class NnunetCase:
             DatasetError: its file cannot be read, or the label has values that the engine cannot hold.
         """
         inside = (box if part is None else part.shifted(box.start)).clip(self.shape)
-        label = self.labels[number]
-        start = tuple(first - origin for first, origin in zip(inside.start, box.start, strict=True))
-        x, y, z = start
+        label, slices = self.labels[number], inside.slices
+        (x, y, z), (ox, oy, oz) = inside.start, box.start
+        start = (x - ox, y - oy, z - oz)
         if self.is_resident:
-            return Source(image=self.image[(slice(None), *inside.slices)], label=label[inside.slices], start=(x, y, z))
+            return Source(image=self.image[(slice(None), *slices)], label=label[slices], start=start)
         with errors_of(self.identifier):
-            image = np.asarray(self.image[(slice(None), *inside.slices)], dtype=np.float32)
+            image = np.asarray(self.image[(slice(None), *slices)], dtype=np.float32)
             whole = self._label_box(label, inside)
-        return Source(image=image, label=stored_label(whole, self.identifier), start=(x, y, z))
+        return Source(image=image, label=stored_label(whole, self.identifier), start=start)
 
     @staticmethod
     def _label_box(label: Any, inside: Region) -> Array:

@@ -55,6 +55,7 @@ class NnunetFeed:
         num_ahead: batches made or being made beyond the one in use.
         device: of the training. A CUDA device makes them itself, if its kernels are there and nnU-Net's part can; else
             they lie in pinned memory.
+        asks_nnunet: whether every number is drawn by nnU-Net's own objects, which takes longer (`draws`).
 
     Attributes:
         chain: nnU-Net's transforms, and what of them is left to it.
@@ -69,6 +70,7 @@ class NnunetFeed:
         num_threads: int,
         num_ahead: int,
         device: torch.device,
+        asks_nnunet: bool = False,
     ) -> None:
         self._loader, self._cases, self._num_ahead = loader, cases, num_ahead
         self._crop, patch = _index3(loader.patch_size), _index3(loader.final_patch_size)
@@ -78,6 +80,7 @@ class NnunetFeed:
             crop=self._crop,
             patch=patch,
             is_flat=loader.patch_size_was_2d,
+            asks_nnunet=asks_nnunet,
         )
         self.made_on = filling_device("auto", device) if self.chain.can_finish_on_device else torch.device("cpu")
         self._is_pinned = device.type == "cuda" and self.made_on.type == "cpu"

@@ -60,10 +60,13 @@ class ChainEnd:
             labels = stored.to(torch.int16, memory_format=torch.contiguous_format)
             return labels.sub_(above) if above else labels
         shape = (len(stored), len(self.regions), *stored.shape[2:])
-        target = torch.zeros(shape, dtype=torch.bool, device=stored.device)
-        for number, labels_of_region in enumerate(self.regions):
-            for label in labels_of_region:
-                target[:, number].bitwise_or_(stored[:, 0] == label + above)
+        target = torch.empty(shape, dtype=torch.bool, device=stored.device)
+        label = stored[:, 0]
+        for region, (first, *others) in zip(target.unbind(1), self.regions, strict=True):
+            # The first one is written where it belongs at once.
+            torch.eq(label, first + above, out=region)
+            for value in others:
+                region.bitwise_or_(label == value + above)
         return target
 
 
@@ -117,10 +120,11 @@ def _is_removal(left: Sequence[Transform]) -> bool:
 
 
 def _regions_of(transform: Transform) -> tuple[tuple[int, ...], ...] | None:
-    """The labels of each region; None if they are not those of the first channel, or some cannot be stored."""
+    """The labels of each region; None if one has none, they are of another channel, or some cannot be stored."""
     regions = [[float(label) for label in labels] for labels in transform.regions]
     labels = {label for region in regions for label in region}
-    if transform.channel_in_seg != 0 or not all(label in range(MOST_CLASSES + 1) for label in labels):
+    are_stored = all(label in range(MOST_CLASSES + 1) for label in labels)
+    if transform.channel_in_seg != 0 or not are_stored or not all(regions):
         return None
     return tuple(tuple(int(label) for label in region) for region in regions)
 

@@ -397,6 +397,18 @@ def test_turned_back_and_forth_a_patch_is_what_it_was(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("votes", [False, True])
+def test_planes_that_turn_in_themselves_agree_from_the_first_to_the_last(engine, votes):
+    volume, patch = make_volume("float32", 2, (9, 36, 30)), (9, 20, 18)
+    params = AugmentParams.identity(2, 2, votes=votes)
+    sine, cosine = 1.2 * np.sin(0.7), 1.2 * np.cos(0.7)
+    params.is_warped[:], params.flips[1] = True, True
+    params.matrix[:] = [[1, 0, 0], [0, cosine, -sine], [0, sine, cosine]]
+    regions = [Region(start, tuple(np.add(start, patch).tolist())) for start in ((0, 5, 4), (-2, 9, 8))]
+    assert_parity(volume, regions, params, engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_threads_that_begin_at_once_fill_the_batches_that_one_thread_fills(engine):
     """Triton's compiler and its interpreter keep what they work on in one place for all threads."""
     volume, patch, num_threads = make_volume(num_channels=2), (4, 5, 9), 2 if IS_INTERPRETED else 8

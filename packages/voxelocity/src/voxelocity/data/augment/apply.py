@@ -159,12 +159,15 @@ def augment(
         from voxelocity.data.augment import native_engine
     else:
         from voxelocity.data.augment import torch_engine
-    for row, (source, region) in enumerate(zip(sources, regions, strict=True)):
-        if chosen == "torch":
+    samples = zip(sources, regions, strict=True)
+    if chosen == "torch":
+        for row, (source, region) in enumerate(samples):
             torch_engine.augment_sample(source, region, params, row, work[row], label[row])
-        else:
+    else:
+        images, labels = work.numpy(), label.numpy()
+        for row, (source, region) in enumerate(samples):
             assert isinstance(source, Source), "voxels on a device cannot be used on a CPU"
-            native_engine.augment_sample(source, region, params, row, work[row].numpy(), label[row].numpy())
+            native_engine.augment_sample(source, region, params, row, images[row], labels[row])
     if work is not image:
         image.copy_(work)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,11 @@ def augment_sample(
         out_image: (c, x, y, z) in C order.
         out_label: (x, y, z) in C order; int32 for more than 256 classes.
     """
-    scale, is_folded = _scale(source, params, row)
+    sigmas = params.blur_sigma_voxel[row].tolist()
+    has_bias = bool(params.has_bias[row])
+    # Brightness joins the decoding of channels where at most noise comes in between.
+    is_folded = [not (has_bias or any(sigma)) for sigma in sigmas]
+    scale = _scale(source, params, row, is_folded)
     is_wide = out_label.dtype != np.uint8
     label: Array = scratch("moved label", out_label.shape, np.dtype(np.uint16)) if is_wide else out_label
     place = _warp if params.is_warped[row] else _crop
@@ -61,26 +66,22 @@ def augment_sample(
     elif params.is_swapped[row]:
         loops.swap_classes(label.reshape(-1), params.swapped_classes)
     for number, channel in enumerate(out_image):
-        _change_intensities(channel, params, row, number, is_folded=is_folded[number])
-    if params.cutout[row].any():
+        if has_bias:
+            _apply_bias(channel, params, row, number)
+        _change_intensities(channel, params, row, number, sigmas[number], is_folded=is_folded[number])
+    if params.cutout.size > 0 and params.cutout[row].any():
         loops.fill_boxes(out_image, params.cutout[row], _NO_NOISE, float(params.cutout_value[row]), 0.0)
 
 
-def _scale(source: Source, params: AugmentParams, row: int) -> tuple[Floats, list[bool]]:
-    """Decoding, combined with the brightness of channels where at most noise comes in between.
-
-    Returns:
-        (c, 3) float32 as the loops take it, and for each channel whether it includes the brightness.
-    """
-    has_bias = bool(params.has_bias[row])
-    is_folded = [not (is_blurred or has_bias) for is_blurred in params.blur_sigma_voxel[row].any(axis=1).tolist()]
+def _scale(source: Source, params: AugmentParams, row: int, is_folded: Sequence[bool]) -> Floats:
+    """Decoding, combined with the brightness where it is folded: (c, 3) float32 as the loops take it."""
     scaling = source.scaling or (Scaling(),) * len(is_folded)
     brightness = zip(params.scale[row].tolist(), params.shift[row].tolist(), strict=True)
     rows = [
         (stored.slope * scale, stored.inter * scale, shift) if is_in else (stored.slope, stored.inter, 0.0)
         for stored, (scale, shift), is_in in zip(scaling, brightness, is_folded, strict=True)
     ]
-    return np.array(rows, dtype=np.float32), is_folded
+    return np.array(rows, dtype=np.float32)
 
 
 def _warp(
@@ -122,35 +123,37 @@ def _crop(
     loops.crop(image, label, (start, stop), params.flips[row].tolist(), scale, (out_image, out_label))
 
 
-def _change_intensities(channel: Floats, params: AugmentParams, row: int, number: int, *, is_folded: bool) -> None:
-    flat = channel.reshape(-1)
-    if params.has_bias[row]:
-        along_x, along_y, along_z = (legendre(side) for side in channel.shape)
-        cube = coefficient_cube(params.bias[row, number])
-        loops.apply_bias(channel, cube, along_x, along_y, np.ascontiguousarray(along_z.T))
-    if params.noise_std[row] > 0.0:
-        std = params.noise_std[row] * (params.scale[row, number] if is_folded else np.float32(1.0))
-        loops.add_noise(flat, std, params.noise_seed[row], number)
-    if params.blur_sigma_voxel[row, number].any():
-        _blur(channel, params.blur_sigma_voxel[row, number])
-    scale, shift = params.scale[row, number], params.shift[row, number]
-    if not is_folded and (scale != 1.0 or shift != 0.0):
-        loops.scale_and_shift(flat, scale, shift)
-    if params.contrast[row, number] != 1.0:
-        loops.spread(flat, params.contrast[row, number])
-    if params.low_resolution[row, number] != 1.0:
+def _apply_bias(channel: Floats, params: AugmentParams, row: int, number: int) -> None:
+    along_x, along_y, along_z = (legendre(side) for side in channel.shape)
+    cube = coefficient_cube(params.bias[row, number])
+    loops.apply_bias(channel, cube, along_x, along_y, np.ascontiguousarray(along_z.T))
+
+
+def _change_intensities(
+    channel: Floats, params: AugmentParams, row: int, number: int, sigma: Sequence[float], *, is_folded: bool
+) -> None:
+    at, flat = (row, number), channel.reshape(-1)
+    scale, std = params.scale.item(at), params.noise_std.item(row)
+    if std > 0.0:
+        loops.add_noise(flat, std * scale if is_folded else std, params.noise_seed[row], number)
+    if any(sigma):
+        _blur(channel, sigma)
+    if not is_folded and (scale != 1.0 or params.shift.item(at) != 0.0):
+        loops.scale_and_shift(flat, scale, params.shift.item(at))
+    if (contrast := params.contrast.item(at)) != 1.0:
+        loops.spread(flat, contrast)
+    if params.low_resolution.item(at) != 1.0:
         fine = scratch("channel", channel.shape, channel.dtype)
         fine[...] = channel
         interpolate(fine, channel, list(map(low_positions, channel.shape, params.zooms(row, number))))
-    for gamma, is_inverted in ((params.gamma_inverted, True), (params.gamma, False)):
-        if gamma[row, number] != 1.0:
-            keeps_moments = params.gamma_keeps_moments
-            loops.bend(flat, gamma[row, number], is_inverted=is_inverted, keeps_moments=keeps_moments)
+    for gamma, is_inverted in ((params.gamma_inverted.item(at), True), (params.gamma.item(at), False)):
+        if gamma != 1.0:
+            loops.bend(flat, gamma, is_inverted=is_inverted, keeps_moments=params.gamma_keeps_moments)
 
 
-def _blur(channel: Floats, sigma_voxel: Floats) -> None:
+def _blur(channel: Floats, sigma_voxel: Sequence[float]) -> None:
     source, target = channel, scratch("channel", channel.shape, channel.dtype)
-    for axis, sigma in enumerate(sigma_voxel.tolist()):
+    for axis, sigma in enumerate(sigma_voxel):
         kernel = blur_weights(sigma, channel.shape[axis])
         if kernel.size > 1:
             loops.blur_mirrored(source, target, kernel, axis)

@@ -17,6 +17,7 @@ typedef struct {
 typedef struct {
     const int64_t *shape; /* of the box */
     int64_t ny, nz;       /* of the plane */
+    int64_t step_x;       /* in the box, to the neighbors behind along x; 0 where they have no weight */
     float *points;        /* (3, ny, nz) in the box */
     float *weights;       /* (3, ny, nz) of the neighbors behind, where all eight lie inside */
     uint32_t *place;      /* (ny, nz) of the first neighbor, counted from the box's first voxel; likewise */
@@ -109,11 +110,19 @@ INLINE void shift_points(const int64_t *grid, const float *weights_y, const int3
     }
 }
 
+/* Whether all voxels of the plane, which is not elastic, lie in one plane of the box: as where axes y and z alone are
+ * turned. */
+INLINE int is_level(const Plane *plane, const double *step) {
+    float x = plane->points[0];
+    return step[1] == 0 && step[2] == 0 && x >= 0 && x < (float)plane->shape[0] && x == floorf(x);
+}
+
 INLINE Row row_of(const Plane *plane, int64_t j) {
     const int64_t *shape = plane->shape, size = plane->nz;
     /* Places are float32: this far inside the border, a rounded one never has a neighbor beyond it. */
     double x = (double)shape[0], y = (double)shape[1], z = (double)shape[2];
     Place end = {(float)(x - 1.0 - 1e-3 - 1e-6 * x), (float)(y - 1.0 - 1e-3 - 1e-6 * y), (float)(z - 1.0 - 1e-3 - 1e-6 * z)};
+    if (plane->step_x == 0) end.x = (float)(x - 1.0);
     int32_t num = 0;
     for (int64_t k = 0; k < size; k++) num += is_inside(place_of(plane, j, k), end);
     if (num == size) return (Row){0, 0, size, size};

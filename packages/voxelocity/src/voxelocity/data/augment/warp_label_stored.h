@@ -4,7 +4,7 @@
 /* The class with the largest summed weight among the eight neighbors; the smaller index of equals. */
 INLINE void TYPED(vote)(const STORED *line, const uint32_t *at, int64_t num, const Plane *plane, const float *wx,
                         STORED *restrict out) {
-    int64_t nz = plane->nz, size = plane->ny * nz, step_x = plane->shape[1] * plane->shape[2], step_y = plane->shape[2];
+    int64_t nz = plane->nz, size = plane->ny * nz, step_x = plane->step_x, step_y = plane->shape[2];
     const float *wy = wx + size, *wz = wy + size;
     STORED *restrict c00 = plane->corners, *restrict c01 = c00 + 2 * nz, *restrict c10 = c01 + 2 * nz;
     STORED *restrict c11 = c10 + 2 * nz;

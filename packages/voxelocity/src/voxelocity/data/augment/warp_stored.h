@@ -20,7 +20,7 @@ INLINE float TYPED(image_at)(const STORED *channel, const int64_t *shape, Place 
 /* A plane of one channel. Neighbors are loaded one by one, then summed, as only the sums can use wide registers. */
 INLINE void TYPED(fill_image)(const STORED *channel, const Plane *plane, const float *scale, float *out) {
     const int64_t *shape = plane->shape, ny = plane->ny, nz = plane->nz, size = ny * nz;
-    int64_t step_x = shape[1] * shape[2], step_y = shape[2];
+    int64_t step_x = plane->step_x, step_y = shape[2];
     float factor = scale[0], shift = scale[1], everywhere = scale[2], both = shift + everywhere;
     STORED *restrict c00 = plane->corners, *restrict c01 = c00 + 2 * nz;
     STORED *restrict c10 = c01 + 2 * nz, *restrict c11 = c10 + 2 * nz;
@@ -74,6 +74,7 @@ int TYPED_LOOP(warp)(const STORED *image, const void *label, const int64_t *shap
             sum_planes(control, grid, weights_x + i * grid[0], plane.shifts);
             shift_points(grid, weights_y, first_z, weights_z, &plane);
         }
+        plane.step_x = grid[0] == 0 && is_level(&plane, step) ? 0 : shape[1] * shape[2];
         find_neighbors(&plane);
         for (int64_t c = 0; c < num_channels; c++)
             TYPED(fill_image)(image + c * num_voxels, &plane, scale + 3 * c, out_image + (c * nx + i) * size);

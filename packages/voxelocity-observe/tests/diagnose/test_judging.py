@@ -127,7 +127,7 @@ def test_what_was_not_measured_is_said_with_its_reason(clean):
         experiments=[note],
         host=None,
         not_measured=["NVML"],
-        files=FileFacts(kinds={}, num_opens=1, num_files=1, read_bytes=1),
+        files=FileFacts(kinds={}, num_opens=1, num_files=1, read_bytes=1, unseen=("itk", "lmdb")),
     )
     missing = diagnose(facts).not_measured
     assert missing[0] == "NVML"
@@ -135,6 +135,7 @@ def test_what_was_not_measured_is_said_with_its_reason(clean):
     assert "the machine while the program ran: cores, memory, other programs" in missing
     assert "where in the code the time was spent: no stacks were sampled" in missing
     assert "how fast the storage reads the program's files" in missing
+    assert "files that libraries may have opened by themselves: itk, lmdb" in missing
 
 
 def test_that_there_was_no_experiment_and_what_the_ceiling_rests_on_is_one_line(clean):

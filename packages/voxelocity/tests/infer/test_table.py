@@ -23,6 +23,22 @@ def test_two_commands_into_one_folder_leave_one_row_of_each_case(tmp_path):
     ]  # fmt: skip
 
 
+def test_a_command_of_another_model_in_the_same_folder_mixes_no_columns(tmp_path):
+    first = PredictionTable(tmp_path, columns=["liver_ml", "spleen_ml"], replaced=["a", "b"])
+    first.add("a", {"liver_ml": 1, "spleen_ml": 2})
+    other = PredictionTable(tmp_path, columns=["spleen_ml", "liver_ml", "tumor_ml"], replaced=["c"])
+    first.add("b", {"liver_ml": 3, "spleen_ml": 4})
+    other.add("c", {"spleen_ml": 6, "liver_ml": 5, "tumor_ml": 7})
+    found = {row["case"]: (row["liver_ml"], row["spleen_ml"], row["tumor_ml"]) for row in rows_in(tmp_path)}
+    assert found == {"a": ("1", "2", ""), "b": ("3", "4", ""), "c": ("5", "6", "7")}
+    (tmp_path / "predictions.csv").unlink()
+    first.add("a", {"liver_ml": 1, "spleen_ml": 2})
+    for table in (first, other):
+        table.finish()
+    (row,) = rows_in(tmp_path)
+    assert (row["case"], row["liver_ml"], row["spleen_ml"]) == ("a", "1", "2")
+
+
 def test_names_like_formulas_are_replaced_as_any_others(tmp_path):
     for number in range(3):
         table = PredictionTable(tmp_path, columns=["file", "=1+1_ml"], replaced=["@x"])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from monai.inferers import sliding_window_inference
 
 from voxelocity.infer import WindowConfig, arrays, tiling
-from voxelocity.infer.accumulator import Accumulators
+from voxelocity.infer.accumulator import Accumulators, unnamed_file
 from voxelocity.infer.blending import importance
 from voxelocity.infer.sinks import ClassMap
 from voxelocity.infer.stitched import Stitched
@@ -614,3 +614,14 @@ def test_sums_are_where_the_configuration_says():
         for on_device in (True, False)
     }
     assert places == {True: "meta", False: "cpu"}
+
+
+def test_a_file_for_sums_is_reserved_where_the_system_has_no_call_for_it(tmp_path, monkeypatch):
+    """As on macOS."""
+    monkeypatch.delattr("os.posix_fallocate")
+    monkeypatch.setattr("voxelocity.infer.accumulator._WRITTEN_BYTES", 100)
+    sums = unnamed_file(tmp_path, (3, 5, 7), np.float32)
+    assert (sums == 0.0).all()
+    sums[...] = 1.0
+    assert sums.sum() == 3 * 5 * 7
+    assert list(tmp_path.iterdir()) == []

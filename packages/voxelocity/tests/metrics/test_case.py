@@ -40,6 +40,18 @@ def test_surface_distance_can_be_left_out():
     assert score.dice == {"organ": 0.5, "tumour": None}
 
 
+def test_distances_and_volumes_are_those_of_a_grid_whose_axes_are_not_at_right_angles():
+    """As of a tilted gantry: each slice is shifted along y."""
+    truth, prediction = np.zeros((2, 4, 9, 9), np.uint8)
+    truth[2, 4, 4], prediction[2, 4, 7] = 1, 1
+    steps = np.array([[0.5, 0.0, 0.0], [0.0, 0.5, 1.0], [0.0, 0.0, 2.0]])
+    for turn in (np.eye(3), np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0]):
+        score = case_score("tilted", prediction, truth, NAMES, turn @ steps)
+        assert score.truth_ml["organ"] == pytest.approx(0.5 * 0.5 * 2.0 / 1e3)
+        assert score.hd95_mm["organ"] == pytest.approx(3.0 * 5.0**0.5)
+        assert score.nsd["organ"] == 0.0
+
+
 def test_wrong_input_is_named_with_its_case():
     prediction, truth = volumes()
     with pytest.raises(ScanError, match=r"metrics: case 'case_1': .*the truth holds class index 1, .* 1 classes"):

@@ -44,22 +44,22 @@ def test_distance_of_two_single_voxels_is_in_millimeters_of_each_axis(axis, expe
     truth, prediction = np.zeros((2, 9, 9, 9), np.uint8)
     truth[4, 4, 4] = 1
     prediction[tuple(4 + 3 * (a == axis) for a in range(3))] = 1
-    assert hd95_per_class_mm(prediction, truth, num_classes=2, spacing_mm=SPACING_MM) == pytest.approx((expected_mm,))
-    assert hd95_per_class_mm(truth, truth, num_classes=2, spacing_mm=SPACING_MM) == (0.0,)
+    assert hd95_per_class_mm(prediction, truth, num_classes=2, steps_mm=SPACING_MM) == pytest.approx((expected_mm,))
+    assert hd95_per_class_mm(truth, truth, num_classes=2, steps_mm=SPACING_MM) == (0.0,)
 
 
 def test_class_that_is_empty_on_either_side_has_no_distance():
     truth = box((6, 6, 6), (1, 1, 1), (3, 3, 3))
     empty = np.zeros_like(truth)
     for prediction, reference in ((empty, truth), (truth, empty), (empty, empty)):
-        assert hd95_per_class_mm(prediction, reference, num_classes=2, spacing_mm=SPACING_MM) == (None,)
+        assert hd95_per_class_mm(prediction, reference, num_classes=2, steps_mm=SPACING_MM) == (None,)
 
 
 def test_classes_are_measured_apart():
     truth, prediction = np.zeros((2, 10, 10, 10), np.uint8)
     truth[1, 1, 1], truth[8, 8, 8] = 1, 3
     prediction[2, 1, 1], prediction[8, 8, 7] = 1, 3
-    distances = hd95_per_class_mm(prediction, truth, num_classes=5, spacing_mm=(1.0, 1.0, 3.0))
+    distances = hd95_per_class_mm(prediction, truth, num_classes=5, steps_mm=(1.0, 1.0, 3.0))
     assert distances == (1.0, None, 3.0, None)
 
 
@@ -71,7 +71,7 @@ def test_distance_equals_monai(at_border):
     if not at_border:
         inside = box(truth.shape, (1, 1, 1), (23, 19, 15))
         truth, prediction = truth * inside, prediction * inside
-    ours = hd95_per_class_mm(prediction, truth, num_classes=2, spacing_mm=SPACING_MM)[0]
+    ours = hd95_per_class_mm(prediction, truth, num_classes=2, steps_mm=SPACING_MM)[0]
     assert ours == pytest.approx(monai_mm(prediction, truth), abs=1e-5)
 
 
@@ -82,7 +82,7 @@ def test_distance_equals_monai(at_border):
 )
 def test_cropping_changes_nothing(pair, spacing_mm):
     truth, prediction = np.pad(pair, ((0, 0), (3, 0), (0, 4), (2, 2)))
-    ours = hd95_per_class_mm(prediction, truth, num_classes=2, spacing_mm=spacing_mm)
+    ours = hd95_per_class_mm(prediction, truth, num_classes=2, steps_mm=spacing_mm)
     assert ours == pytest.approx((uncropped_mm(prediction, truth, spacing_mm),), abs=1e-9)
 
 
@@ -90,7 +90,7 @@ def test_of_a_surface_that_is_many_times_the_other_a_part_is_measured_and_that_i
     truth = np.zeros((40, 40, 40), np.uint8)
     truth[18:22, 18:22, 18:22] = 1
     noise = (np.random.default_rng(0).random(truth.shape) < 0.3).astype(np.uint8)
-    arguments = {"num_classes": 2, "spacing_mm": (1.0, 1.0, 1.0)}
+    arguments = {"num_classes": 2, "steps_mm": (1.0, 1.0, 1.0)}
     (exact,) = surface_distances(noise, truth, **arguments)
     assert not exact.is_estimated
     monkeypatch.setattr(surface, "_MANY_POINTS", 1000)
@@ -106,7 +106,7 @@ def test_of_a_surface_that_is_many_times_the_other_a_part_is_measured_and_that_i
 @pytest.mark.parametrize(("tolerance_mm", "share"), [(0.0, 0.0), (0.79, 0.0), (0.8, 1.0), (5.0, 1.0)])
 def test_surfaces_are_equal_within_the_tolerance(tolerance_mm, share):
     truth, prediction = box((12, 9, 9), (4, 4, 4), (5, 6, 6)), box((12, 9, 9), (5, 4, 4), (6, 6, 6))
-    arguments = {"num_classes": 2, "spacing_mm": SPACING_MM, "tolerance_mm": tolerance_mm}
+    arguments = {"num_classes": 2, "steps_mm": SPACING_MM, "tolerance_mm": tolerance_mm}
     (found,) = surface_distances(prediction, truth, **arguments)
     assert found.nsd == share
 
@@ -115,6 +115,6 @@ def test_each_voxel_of_both_surfaces_counts_once_in_the_normalized_surface_dista
     truth, prediction = np.zeros((2, 20, 5, 5), np.uint8)
     truth[2:4, 2, 2] = 1
     prediction[3:9, 2, 2] = 1
-    arguments = {"num_classes": 2, "spacing_mm": (1.0, 1.0, 1.0)}
+    arguments = {"num_classes": 2, "steps_mm": (1.0, 1.0, 1.0)}
     (found,) = surface_distances(prediction, truth, tolerance_mm=1.0, **arguments)
     assert found.nsd == pytest.approx((2 + 2) / (2 + 6))

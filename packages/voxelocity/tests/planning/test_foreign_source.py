@@ -12,6 +12,7 @@ from infer.models.test_bundle import (
     SPACED,
     THRESHOLD,
     TURNED,
+    UNET,
     WINDOWED,
     config,
     network_of,
@@ -20,6 +21,7 @@ from infer.models.test_bundle import save as save_bundle
 from infer.models.test_bundle_kinds import LABEL_MAP, NEAREST
 from infer.models.test_nnunet import plans
 from infer.models.test_nnunet import save as save_nnunet
+from monai.networks import nets
 
 import voxelocity as vx
 from voxelocity.infer import open_model
@@ -31,6 +33,7 @@ from voxelocity.training.source_model import SourceModel
 from voxelocity_observe.core.errors import InputError
 
 PREFIX = "data.prepare."
+SHAPE = {key: value for key, value in UNET.items() if key != "_target_"} | {"out_channels": 3}
 
 
 @pytest.fixture
@@ -104,6 +107,16 @@ def test_what_a_bundle_does_otherwise_is_said(tmp_path):
     keys = foreign_source(open_model(save_bundle(tmp_path / "second", config(TURNED, statistics)))).keys
     assert keys[f"{PREFIX}intensity.mode"] == "zscore"
     assert keys[f"{PREFIX}intensity.nonzero_only"] is True
+    two = {"weights": nets.UNet(**{**SHAPE, "in_channels": 2}).state_dict(), "num_channels": 2}
+    for is_own, notes in ((True, ()), (False, ("takes all channels as one, and here each is scaled by itself",))):
+        values = config(TURNED, {**statistics, "channel_wise": is_own}, network={**UNET, "in_channels": 2})
+        found = foreign_source(open_model(save_bundle(tmp_path / f"{is_own}", values, **two)))
+        assert found.notes == tuple(f"its NormalizeIntensityd {text}" for text in notes)
+    for stages, is_otherwise in (((CROPPED, statistics), False), ((statistics, CROPPED), True)):
+        notes = foreign_source(
+            open_model(save_bundle(tmp_path / f"crop {is_otherwise}", config(TURNED, *stages)))
+        ).notes
+        assert any("CropForegroundd keeps what is above 0 once scaled" in note for note in notes) is is_otherwise
 
 
 @pytest.mark.parametrize(

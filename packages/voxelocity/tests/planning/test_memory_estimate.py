@@ -54,6 +54,10 @@ def test_batch_patch_and_classes_change_their_parts_alone(planned, host):
     classes = what_if(planned, classes=30)
     assert classes["training"]["activations"] > 3 * host["training"]["activations"]
     assert classes["validation"]["window stitching"] > 3 * host["validation"]["window stitching"]
+    # Labels of more than 256 classes take two bytes in a cache and four in a batch.
+    wide = what_if(planned, classes=300)["training"]
+    assert wide["cache"] == 6 * VOXELS * 4
+    assert wide["feed"] == host["training"]["feed"] // 5 * 8
     patch = what_if(planned, data__patch__shape_voxel="8 x 8 x 8")
     assert patch["training"]["feed"] == host["training"]["feed"] // 8
     # Windows have the shape of patches.

@@ -7,7 +7,7 @@ import pytest
 from shared.plan_facts import GIB, fingerprint, machine, plan_facts
 from voxelocity.core.config import set_value
 from voxelocity.planning import Plan
-from voxelocity.planning.fingerprint import Intensity
+from voxelocity.planning.fingerprint import Intensity, _ChannelSample, _intensity
 from voxelocity.planning.memory_rule import device_bytes
 from voxelocity.planning.patch_fit import coarsen
 from voxelocity.planning.rules import RULES, settle_flips
@@ -68,12 +68,20 @@ def test_ct_is_windowed_and_mr_is_not():
     mr = settled(fingerprint(channels=("T1", "T2")))
     assert chosen(mr, "data.prepare.intensity.mode").value == "zscore"
     assert "data.prepare.intensity.low" not in {choice.key for choice in mr.choices}
+    one_for_all = settled(fingerprint(channels=("T1", "T2")), overrides={"data.prepare.intensity.mode": "window"})
+    assert chosen(one_for_all, "data.prepare.intensity.low").reason == "foreground of 'T1' in the sampled cases"
 
 
 def test_ct_with_a_foreground_of_one_value_is_scaled_case_by_case():
     flat = Intensity(percentile_00_5=1, median=1, percentile_99_5=1, mean=1, std=0, lowest=-1000, highest=900)
     mode = chosen(settled(fingerprint(channels=("CT",), intensity=(flat,))), "data.prepare.intensity.mode")
     assert (mode.value, mode.reason[:59]) == ("zscore", "the foreground of the sampled cases has one value (1), whic")
+
+
+def test_statistics_of_huge_intensities_are_finite():
+    sample = _ChannelSample(foreground=np.array([1e30, 3e30], np.float32), lowest=0.0, highest=3e30)
+    found = _intensity([sample])
+    assert (found.mean, found.std) == (pytest.approx(2e30), pytest.approx(1e30))
 
 
 def test_a_crop_is_made_where_it_saves_something():

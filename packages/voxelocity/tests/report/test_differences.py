@@ -65,6 +65,9 @@ def test_a_first_run_that_never_got_there_gives_a_lower_bound():
     assert row.texts == ("not in 10 min", "50 s")
     assert row.factors[0].value == pytest.approx(12.0)
     assert row.factors[0].text == "> 12×"
+    # A bound below 1 says nothing about which is better.
+    (bound,) = rows(LabeledRun(label="Plain", wall_s=20.0), OURS)["seconds_to_target"].factors
+    assert (bound.text, bound.is_worse, bound.is_even) == ("> 0.40×", False, True)
 
 
 def test_a_run_that_never_got_there_has_no_factor():

@@ -178,6 +178,28 @@ def test_scores_of_cases_that_were_trained_on_are_not_held_against_held_out_ones
     assert found.notices[0].startswith("Both runs were scored on their training cases")
 
 
+def test_scores_of_cases_that_the_start_may_have_seen_are_reported(two):
+    case_id = read_run(two[1]).scores[0].case_id
+    change(two[1], exposed={case_id: "trained on", "another": "trained on"})
+    assert pair(two).notices == (
+        "The model that after was started from may have learned from 1 of the 42 cases it is judged on; if so, its "
+        "Dice is too high.",
+    )
+
+
+def test_validations_of_other_numbers_of_cases_are_reported(write, events, tmp_path):
+    folders = []
+    for name, num_cases in (("four", 4), ("ten", 10), ("again", 10)):
+        of_run = [{**e, "num_cases": num_cases} if e["event"] == "validation" else e for e in events]
+        folders.append(write(events=of_run).rename(tmp_path / name))
+    said = (
+        "The validations on the way were not of equally many cases (4 in four, 10 in ten); curves and times to a Dice "
+        "are not directly comparable."
+    )
+    assert said in pair(folders[:2]).notices
+    assert not any("on the way" in notice for notice in pair(folders[1:]).notices)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -5,6 +5,7 @@ from voxelocity.report import read_run
 from voxelocity.report.columns import CLASS_COLUMNS, classes_of, mean_hd95_mm, page_table, worst_first
 from voxelocity.report.summary import (
     absent_text,
+    judged_text,
     mean_dice,
     part_shares,
     stage_shares,
@@ -24,6 +25,15 @@ def test_the_verdict_says_where_the_cases_were_trained_on(write, record, events,
     record["dataset"] |= {"held_out": False, "fold": "all"}
     text = verdict(read_run(write(record=record, events=events, scores=scores)))
     assert text.startswith("Mean foreground Dice 0.882 on 42 cases trained on after")
+
+
+def test_the_verdict_counts_the_marked_among_the_cases_that_were_scored(write, record, events, scores):
+    first = scores[0]["case_id"]
+    record["dataset"]["exposed"] = {first: "trained on", "another": "trained on"}
+    run = read_run(write(record=record, events=events, scores=scores))
+    assert judged_text(run).endswith(", 1 of them marked")
+    record["dataset"]["exposed"] = {"another": "trained on"}
+    assert "marked" not in judged_text(read_run(write(record=record, events=events, scores=scores)))
 
 
 def test_the_verdict_of_an_interrupted_run_names_the_signal_and_the_best_validation(write, events):

@@ -89,8 +89,32 @@ def test_the_masks_of_dropout_follow_the_seed_and_the_step_and_leave_torchs_numb
     assert len(set(losses.values())) == 4, "batches 0 and 3 are equal, so only the masks differ"
     assert torch.equal(torch.get_rng_state(), before)
     assert float(training(dropout=0.5)(batch(0), 0.05)) == losses[0, 0]
-    # A network without dropout pays for none of it.
-    assert isinstance(training()._dropout.numbers(0), nullcontext)
+    # A network that draws nothing pays for it once.
+    step = training()
+    step(batch(0), 0.05)
+    assert isinstance(step._dropout.numbers(1), nullcontext)
+
+
+def test_numbers_that_a_network_draws_without_a_dropout_layer_follow_the_seed_and_the_step():
+    class Noisy(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Conv3d(1, 2, 1)
+
+        def forward(self, image):
+            return self.layer(image) * torch.rand(len(image), 1, 1, 1, 1)
+
+    losses = []
+    for others in (1, 2):
+        torch.manual_seed(0)
+        noisy = Noisy()
+        torch.manual_seed(others)
+        step = TrainingStep(
+            noisy, build_loss(LossConfig()), optimizer=OptimizerConfig(name="sgd", learning_rate=0.05),
+            precision=PrecisionConfig(compute="float32", channels_last=False), device=torch.device("cpu"),
+        )  # fmt: skip
+        losses.append([float(step(batch(number), 0.05)) for number in range(3)])
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

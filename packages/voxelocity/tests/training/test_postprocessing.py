@@ -22,7 +22,7 @@ SPEC = SimpleNamespace(labels=dict(enumerate(NAMES)), class_names=NAMES, stored_
 
 
 def scan(case_id, truth):
-    return SimpleNamespace(case_id=case_id, label=truth, grid=SimpleNamespace(spacing_mm=(1.0, 1.0, 1.0)))
+    return SimpleNamespace(case_id=case_id, label=truth, grid=SimpleNamespace(steps_mm=np.eye(3)))
 
 
 def collected(*pairs, surface=True):

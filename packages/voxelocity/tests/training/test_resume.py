@@ -513,6 +513,15 @@ def test_a_validation_that_a_budget_cannot_pay_is_made_cheaper_and_can_be_done_i
     assert len(warnings(run)) == 2
     assert all(torch.equal(value, before[name]) for name, value in load_file(run / "model.safetensors").items())
     assert len(read_run(run).scores) == 2
+    newest = max((run / "checkpoints").iterdir())
+    state = torch.load(newest, weights_only=True)
+    newest.unlink()
+    state["loop"]["step"] = 1
+    torch.save(state, newest.with_name("step_000000001.pt"))
+    scored = (run / "scores.json").read_bytes()
+    with pytest.raises(InputError, match=r"is of step 1, and the model of step 2, so a validation would score another"):
+        run_in(run, plan, resume=True, full_validation=True)
+    assert (run / "scores.json").read_bytes() == scored
     shutil.rmtree(run / "checkpoints")
     kept = (run / "scores.json").read_bytes(), (run / "events.jsonl").read_bytes()
     with pytest.raises(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 
@@ -25,7 +26,7 @@ from voxelocity.step import build_network
 from voxelocity.training import train
 from voxelocity.training.exposure import find_exposed
 from voxelocity.training.run_folder import EXPOSED
-from voxelocity.training.source_model import SourceModel, source_of_fold
+from voxelocity.training.source_model import SourceModel, _sha256, source_of_fold
 from voxelocity_observe.core.errors import ConfigError, InputError
 from voxelocity_observe.core.events import read_events
 
@@ -226,6 +227,8 @@ def test_a_run_that_was_stopped_starts_from_the_same_weights(tune, source, tiny_
     shutil.rmtree(begun / "checkpoints")
     with pytest.raises(InputError, match=r"was started from .*copied, not from .*source"):
         tune(out=begun, resume=True, overrides={})
+    with pytest.raises(ConfigError, match=r"was started with none; leave it out"):
+        tune(out=begun, start_from=copied, start_map=["core=ball"], resume=True, overrides={})
     spec = load_model(copied)[1]
     save_model(copied, build_network(spec.network, num_channels=1, num_classes=3, seed=5), spec)
     with pytest.raises(InputError, match=r"copied has other weights than when .*begun was started from it"):
@@ -305,6 +308,28 @@ def test_cases_that_nnunet_held_out_are_known_by_its_predictions(tmp_path, tiny_
     (folder / "dataset.json").write_text(json.dumps({**described, "numTraining": 4}))
     assert find_exposed(source, vx.open(tiny_msd), 0) == {}
     assert find_exposed(source, vx.open(tiny_msd), "all") == {}
+
+
+def test_cases_of_nnunet_whose_names_have_points_are_told_apart(tmp_path, own_msd):
+    """Names such as UIDs of DICOM, which differ behind the first point."""
+    for path in [*own_msd.glob("*Tr/case_*")]:
+        path.rename(path.with_name(path.name.replace("case_", "1.2.840.")))
+    description = (own_msd / "dataset.json").read_text()
+    (own_msd / "dataset.json").write_text(description.replace("case_", "1.2.840."))
+    folder = save_nnunet(tmp_path / "results", folds=(0,))
+    (folder / "fold_0" / "validation").mkdir()
+    for name in ("1.2.840.0.nii.gz", "1.2.840.0.npz", "1.2.840.0.pkl"):
+        (folder / "fold_0" / "validation" / name).touch()
+    source = SourceModel.open(folder / "fold_0", overrides={}, out=tmp_path, fold=0)
+    exposed = find_exposed(source, vx.open(own_msd), 0)
+    assert exposed == {"1.2.840.3": "it does not say which cases it was trained on"}
+
+
+def test_weights_of_any_type_have_a_checksum_of_their_bytes():
+    halves = {"scale": torch.tensor(0.5, dtype=torch.bfloat16), "weight": torch.ones(2, 3, dtype=torch.bfloat16)}
+    changed = {**halves, "scale": torch.tensor(0.25, dtype=torch.bfloat16)}
+    assert len({_sha256(weights) for weights in (halves, changed)}) == 2
+    assert _sha256({"": torch.ones(3)}) == hashlib.sha256(np.ones(3, np.float32).tobytes()).hexdigest()
 
 
 def test_a_checkpoint_stands_for_its_folder_and_other_files_are_refused(tmp_path):

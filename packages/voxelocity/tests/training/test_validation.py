@@ -165,3 +165,6 @@ def test_validations_on_the_way_leave_cases_out_rather_than_come_late(training_s
     monkeypatch.setattr(validation.Validation, "intermediate_s", property(lambda checks: 0.5 * checks.num_intermediate))
     checks.fit_intermediate(training_s)
     assert checks.num_intermediate == num_cases
+    checks.continue_with(2)
+    checks.fit_intermediate(training_s)
+    assert checks.num_intermediate == 2, "as in the session before"

@@ -162,6 +162,8 @@ def _not_measured(facts: Facts) -> Sequence[str]:
         missing.append("where in the code the time was spent: no stacks were sampled")
     if facts.counted and facts.files is not None and facts.files.num_opens and experiment_s(facts, "storage") is None:
         missing.append("how fast the storage reads the program's files")
+    if facts.counted and facts.files is not None and facts.files.unseen:
+        missing.append(f"files that libraries may have opened by themselves: {', '.join(facts.files.unseen)}")
     return tuple(dict.fromkeys(missing))
 
 

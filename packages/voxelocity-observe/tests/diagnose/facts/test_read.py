@@ -52,7 +52,9 @@ EVERYTHING: dict[str, Any] = {name: example(kind) for name, kind in RECORDS.item
     "step": STEP,
     "pass": Pass(kind="validation", start_s=2.0, seconds=1.0, num_forwards=3, batch_shapes=(((1, 1, 4), 3),)),
     "open pass": Pass(kind="validation", start_s=9.0, seconds=4.0),
-    "files": FileFacts(kinds={".nii.gz": 3}, num_opens=3, num_files=2, read_bytes=100, largest=("/a", "/b")),
+    "files": FileFacts(
+        kinds={".nii.gz": 3}, num_opens=3, num_files=2, read_bytes=100, largest=("/a", "/b"), unseen=("itk",)
+    ),
     "unseen": Unseen("kernels: no profiler"),
 }
 
@@ -199,7 +201,7 @@ def test_files_and_stacks_of_workers_are_summed(tmp_path: Path) -> None:
     write(tmp_path, "11-a", [process(11, "worker", parent=10), *seen])
     facts = read_facts(tmp_path)
     assert facts.files == FileFacts(
-        kinds={".nii.gz": 6}, num_opens=6, num_files=2, read_bytes=200, largest=("/a", "/b")
+        kinds={".nii.gz": 6}, num_opens=6, num_files=2, read_bytes=200, largest=("/a", "/b"), unseen=("itk",)
     )
     assert [stack.num_samples for stack in facts.stacks] == [2 * EVERYTHING["stacks"].num_samples]
     assert [(t.num_calls, t.self_s) for t in facts.transforms] == [(6, 3.0)]

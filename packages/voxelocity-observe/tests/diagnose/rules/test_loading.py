@@ -27,6 +27,16 @@ def test_own_thread_is_found_and_saves_the_wait_where_cores_are_free(waiting, cl
     assert find("VX101", replace(clean, loaders=[make.loader(num_workers=0)])) == ()
 
 
+def test_calls_of_the_network_with_one_sample_each_are_not_taken_for_batches(waiting, clean, make, find):
+    loader = make.loader(num_workers=0)
+    one = waiting(0.06, loader, make.fetch(batch_s=0.06, worker=-1))
+    optimizer = replace(clean.optimizer, forwards_per_step=4.0, batches_per_step=1.0)
+    by_sample = replace(one, optimizer=optimizer)
+    assert find("VX101", by_sample) == find("VX101", one)
+    accumulated = replace(one, optimizer=replace(optimizer, batches_per_step=4.0))
+    assert find("VX101", accumulated)[0].evidence != find("VX101", one)[0].evidence
+
+
 def test_the_change_is_the_programs_own_call(waiting, make, find):
     made = make.loader(num_workers=0, built="train.py:30", call="DataLoader(train_ds, 2)", variable="train_loader")
     (found,) = find("VX101", waiting(0.06, made, make.fetch(batch_s=0.06, worker=-1)))

@@ -80,8 +80,18 @@ class Grid:
     @property
     def spacing_mm(self) -> Spacing:
         """Length of one voxel step along (x, y, z)."""
-        x, y, z = np.linalg.norm(self.matrix[:3, :3], axis=0)
+        x, y, z = np.linalg.norm(self.steps_mm, axis=0)
         return (float(x), float(y), float(z))
+
+    @property
+    def steps_mm(self) -> npt.NDArray[np.float64]:
+        """One voxel step along (x, y, z) as the columns of (3, 3); not at right angles after a tilted gantry."""
+        return self.matrix[:3, :3]
+
+    @property
+    def voxel_ml(self) -> float:
+        """Volume of one voxel."""
+        return abs(float(np.linalg.det(self.steps_mm))) / 1e3
 
     @property
     def num_voxels(self) -> int:

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ from voxelocity_observe.core.device import Device, Host, is_out_of_memory
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.host import available_memory_bytes, file_system_of, free_disk_bytes, is_in_memory
 from voxelocity_observe.core.warn_once import WarnOnce
+
+_WRITTEN_BYTES = 1 << 24
 
 
 class Accumulators:
@@ -122,5 +125,20 @@ def unnamed_file(folder: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> 
         raise OSError(0, f"{free_bytes / 1e9:.1f} GB are free there")
     with tempfile.TemporaryFile(dir=folder) as file:
         # Reserved now: a full disk would otherwise end the process at a write to the mapped memory.
-        os.posix_fallocate(file.fileno(), 0, needed_bytes)
+        _reserve(file, needed_bytes)
         return np.memmap(file, dtype=dtype, mode="r+", shape=shape)
+
+
+def _reserve(file: IO[bytes], num_bytes: int) -> None:
+    """Makes a file this large, on the disk itself.
+
+    Raises:
+        OSError: the disk has no room.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+        return
+    # macOS has no such call.
+    for start in range(0, num_bytes, _WRITTEN_BYTES):
+        file.write(bytes(min(_WRITTEN_BYTES, num_bytes - start)))
+    file.flush()

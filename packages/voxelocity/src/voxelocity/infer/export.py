@@ -272,7 +272,7 @@ def _compare_case(
         assert scan.label is not None, "validation cases have labels"
         found.append(labels)
         score = case_score(
-            ref.case_id, labels, scan.label, spec.class_names, scan.grid.spacing_mm,
+            ref.case_id, labels, scan.label, spec.class_names, scan.grid.steps_mm,
             regions=spec.regions, ignored=spec.ignored, tolerance_mm=None,
         )  # fmt: skip
         scores.append(score.mean_dice)

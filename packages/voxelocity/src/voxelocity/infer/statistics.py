@@ -35,12 +35,11 @@ def class_statistics(scan: Volume, classes: ClassIndices, spec: PredictionSpec) 
         sums += np.bincount(part.reshape(-1), weights=values.reshape(-1), minlength=num_classes)
     counts = voxel_counts(classes, num_classes)
     scaling = scan.scaling[0] if scan.scaling else Scaling()
-    voxel_mm3 = abs(float(np.linalg.det(scan.grid.matrix[:3, :3])))
     found = {}
     for name, indices in spec.scored.items():
         num_voxels, total = int(counts[list(indices)].sum()), float(sums[list(indices)].sum())
         mean = scaling.slope * total / num_voxels + scaling.inter if num_voxels else 0.0
-        found[name] = {"volume": round(num_voxels * voxel_mm3, 3), "intensity": round(mean, 3)}
+        found[name] = {"volume": round(num_voxels * scan.grid.voxel_ml * 1e3, 3), "intensity": round(mean, 3)}
     return json.dumps(found, indent=4, ensure_ascii=False).encode()
 
 

@@ -37,6 +37,13 @@ class PredictionTable:
         Raises:
             OutputError: the table cannot be written.
         """
+        columns = self._read_columns()
+        if missing := [name for name in self._columns if name not in columns]:
+            rows, columns = self._read()
+            self._columns = [*columns, *missing]
+            self._replace(rows)
+        # In the order of the file: another command, of another model, may have replaced the table meanwhile.
+        self._columns = columns + missing
         self._write(_append, self._text([{_CASE: case_id, **row}]))
 
     def finish(self) -> None:
@@ -48,6 +55,14 @@ class PredictionTable:
         rows, self._columns = self._read()
         if self._num_rows > len(rows):
             self._replace(rows)
+
+    def _read_columns(self) -> list[str]:
+        """The columns that the file has now; none if there is none."""
+        try:
+            with self._path.open(encoding="utf-8", newline="") as file:
+                return [text_of_cell(name) for name in next(csv.reader(file), ())]
+        except (OSError, UnicodeDecodeError, csv.Error):
+            return []
 
     def _read(self) -> tuple[list[dict[str, str]], list[str]]:
         if not self._path.exists():

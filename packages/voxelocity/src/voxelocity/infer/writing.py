@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-
 from voxelocity.core.class_merging import MERGED, groups_of
 from voxelocity.core.learning import UNLEARNED
 from voxelocity.core.records import PREVIEWS_FOLDER, PROBABILITIES_FOLDER, STATISTICS_FOLDER
@@ -132,7 +130,7 @@ class PredictionWriter:
             prediction.probabilities.write(out / PROBABILITIES_FOLDER / f"{scan.case_id}.nii.gz", header)
         counts = voxel_counts(classes, len(names)).tolist()
         num_voxels = dict(zip(names[1:], counts[1:], strict=True))
-        voxel_ml = abs(float(np.linalg.det(scan.grid.matrix[:3, :3]))) / 1e3
+        voxel_ml = scan.grid.voxel_ml
         volumes_ml = {name: num * voxel_ml for name, num in num_voxels.items()}
         slices = cache(lambda: cut_slices(scan, classes))
         self.pictured.add(scan.case_id, volumes_ml, slices)

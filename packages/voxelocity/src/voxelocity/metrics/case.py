@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,9 +9,8 @@ import numpy as np
 
 from voxelocity.core.cases import scored_classes
 from voxelocity.core.records import CaseScore, mean_where_known
-from voxelocity.core.volume import Spacing
 from voxelocity.metrics.dice import IntArray, count_tables, dice_of_tables
-from voxelocity.metrics.surface import NSD_TOLERANCE_MM, SurfaceDistance, surface_distances
+from voxelocity.metrics.surface import NSD_TOLERANCE_MM, Steps, SurfaceDistance, as_columns, surface_distances
 from voxelocity_observe.core.errors import DatasetError, ScanError
 
 
@@ -35,7 +33,7 @@ def case_score(
     prediction_xyz: IntArray,
     truth_xyz: IntArray,
     class_names: Sequence[str],
-    spacing_mm: Spacing,
+    steps_mm: Steps,
     *,
     regions: Mapping[str, Sequence[int]] = {},
     ignored: int | None = None,
@@ -48,7 +46,7 @@ def case_score(
         prediction_xyz: (x, y, z) class indices.
         truth_xyz: (x, y, z) class indices.
         class_names: by class index, background first; the background is not scored.
-        spacing_mm: of the grid of both; its axes are taken to be at right angles.
+        steps_mm: of the grid of both, as `surface_distances` takes them.
         regions: class indices of each overlapping class, by name; they are scored in place of the classes.
         ignored: the index in the truth of voxels that do not count: neither a right nor a wrong prediction stands
             there, as if both were background.
@@ -66,12 +64,12 @@ def case_score(
         tables = count_tables(prediction_xyz, truth_xyz, [*names.values()], num_classes=len(class_names))
         distances: dict[str, SurfaceDistance | None] = {}
         if tolerance_mm is not None:
-            found = _distances(prediction_xyz, truth_xyz, regions, len(class_names), spacing_mm, tolerance_mm)
+            found = _distances(prediction_xyz, truth_xyz, regions, len(class_names), steps_mm, tolerance_mm)
             distances = dict(zip(names, found, strict=True))
     except ScanError as error:
         raise ScanError(f"metrics: case '{case_id}': {error}") from None
     dice = dict(zip(names, dice_of_tables(tables), strict=True))
-    voxel_ml = math.prod(spacing_mm) / 1e3
+    voxel_ml = abs(float(np.linalg.det(as_columns(steps_mm)))) / 1e3
     truth_ml, prediction_ml = (
         {name: int(count) * voxel_ml for name, count in zip(names, tables.sum(axis=axis)[:, 1], strict=True)}
         for axis in (2, 1)
@@ -96,7 +94,7 @@ def _distances(
     truth_xyz: IntArray,
     regions: Mapping[str, Sequence[int]],
     num_classes: int,
-    spacing_mm: Spacing,
+    steps_mm: Steps,
     tolerance_mm: float,
 ) -> tuple[SurfaceDistance | None, ...]:
     """As `surface_distances`, of the regions one by one if there are any."""
@@ -106,7 +104,7 @@ def _distances(
         pairs = [(table[prediction_xyz], table[truth_xyz]) for table in tables]
     found = [
         surface_distances(
-            prediction, truth, num_classes=2 if regions else num_classes, spacing_mm=spacing_mm,
+            prediction, truth, num_classes=2 if regions else num_classes, steps_mm=steps_mm,
             tolerance_mm=tolerance_mm,
         )
         for prediction, truth in pairs

@@ -27,6 +27,8 @@ _LARGER = 4
 
 Points = npt.NDArray[np.float64]
 Box = tuple[slice, ...]
+Steps = Spacing | npt.NDArray[np.float64]
+"""One voxel step along (x, y, z): lengths, where axes are at right angles, or the columns of (3, 3)."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def surface_distances(
     truth_xyz: IntArray,
     *,
     num_classes: int,
-    spacing_mm: Spacing,
+    steps_mm: Steps,
     tolerance_mm: float = NSD_TOLERANCE_MM,
 ) -> tuple[SurfaceDistance | None, ...]:
     """How far the surfaces of each foreground class are apart; None if it is empty in truth or prediction.
@@ -65,12 +67,14 @@ def surface_distances(
         prediction_xyz: (x, y, z) class indices.
         truth_xyz: (x, y, z) class indices.
         num_classes: including the background; the result has one entry less.
-        spacing_mm: of both.
+        steps_mm: of the grid of both.
         tolerance_mm: of NSD.
 
     Raises:
         ScanError: the shapes differ, or a spacing is not positive.
     """
+    columns_mm = as_columns(steps_mm)
+    spacing_mm = tuple(np.linalg.norm(columns_mm, axis=0).tolist())
     if prediction_xyz.shape != truth_xyz.shape or not all(0.0 < s < np.inf for s in spacing_mm):
         raise ScanError(
             f"metrics.surface: prediction {prediction_xyz.shape}, truth {truth_xyz.shape}, spacing {spacing_mm} mm; "
@@ -87,18 +91,24 @@ def surface_distances(
         if box_truth is None or box_prediction is None:
             distances.append(None)
             continue
-        surface_truth = _surface_mm(truth_xyz, index, box_truth, spacing_mm)
-        surface_prediction = _surface_mm(prediction_xyz, index, box_prediction, spacing_mm)
+        surface_truth = _surface_mm(truth_xyz, index, box_truth, columns_mm)
+        surface_prediction = _surface_mm(prediction_xyz, index, box_prediction, columns_mm)
         distances.append(_distance(surface_truth, surface_prediction, tolerance_mm))
     return tuple(distances)
 
 
-def _surface_mm(indices: IntArray, index: int, box: Box, spacing_mm: Spacing) -> Points:
+def as_columns(steps_mm: Steps) -> npt.NDArray[np.float64]:
+    """The steps as the columns of (3, 3), turned so that those at right angles lie along the axes."""
+    given = np.asarray(steps_mm, dtype=np.float64)
+    return np.diag(given) if given.ndim == 1 else np.linalg.qr(given)[1]
+
+
+def _surface_mm(indices: IntArray, index: int, box: Box, columns_mm: npt.NDArray[np.float64]) -> Points:
     """Positions of the surface voxels, (n, 3). Looks only inside the box, because the class has no voxel beyond it."""
     inside = indices[box] == index
     surface = np.argwhere(inside & ~_eroded(inside))
     start = np.array([axis.start for axis in box])
-    positions_mm: Points = (surface + start) * np.asarray(spacing_mm, dtype=np.float64)
+    positions_mm: Points = (surface + start) @ columns_mm.T
     return positions_mm
 
 

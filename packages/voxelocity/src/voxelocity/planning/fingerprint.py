@@ -249,8 +249,8 @@ def _intensity(samples: Sequence[_ChannelSample]) -> Intensity:
         percentile_00_5=float(low),
         median=float(median),
         percentile_99_5=float(high),
-        mean=float(values.mean()),
-        std=float(values.std()),
+        mean=float(values.mean(dtype=np.float64)),
+        std=float(values.std(dtype=np.float64)),
         lowest=min(sample.lowest for sample in samples),
         highest=max(sample.highest for sample in samples),
     )

@@ -136,7 +136,7 @@ def _of_bundle(model: Model, network: torch.nn.Module, preparation: BundlePrepar
             f"train: {model.folder} has a 2-D network (spatial_dims {shortened(arguments['spatial_dims'])}), and "
             "a run trains a 3-D one; start from a 3-D model, or leave out --from"
         )
-    keys, notes = _prepared(preparation)
+    keys, notes = _prepared(preparation, num_channels=len(model.spec.channels))
     outputs: tuple[str, ...] = ()
     if isinstance(network, ShapedNetwork):
         # What the bundle chooses, orders and adds comes after the weights, which have all of its channels.
@@ -178,7 +178,7 @@ class _Turned:
         return tensor.permute(0, 1, *(2 + axis for axis in self.order)).contiguous() if tensor.ndim == 5 else tensor
 
 
-def _prepared(preparation: BundlePreparation) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _prepared(preparation: BundlePreparation, *, num_channels: int) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Keys of the plan, and what is otherwise."""
     keys: dict[str, Any] = {"data.prepare.orientation": "keep"}
     notes: list[str] = []
@@ -190,10 +190,15 @@ def _prepared(preparation: BundlePreparation) -> tuple[dict[str, Any], tuple[str
             keys["data.prepare.orientation"] = "RAS"
         elif isinstance(stage, CropToNonzero):
             keys["data.prepare.crop"] = "nonzero"
+            if is_scaled:
+                notes.append("its CropForegroundd keeps what is above 0 once scaled, and here what is not 0 before")
         elif spacing_mm is not None:
             keys["data.prepare.spacing_mm"] = [*spacing_mm]
         elif name in _SCALINGS and not is_scaled:
-            found = _SCALINGS[name](dict(getattr(stage, "options", ())), notes)
+            options = dict(getattr(stage, "options", ()))
+            found = _SCALINGS[name](options, notes)
+            if num_channels > 1 and options.get("channel_wise") is False:
+                notes.append(f"its {name} takes all channels as one, and here each is scaled by itself")
             keys |= {f"data.prepare.intensity.{key}": value for key, value in found.items()}
             is_scaled = bool(found)
         elif name:

@@ -11,6 +11,10 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
+from voxelocity.core.batch import label_dtype
+from voxelocity.core.cases import index_dtype
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.pipeline import read_spec
 from voxelocity.infer import ModelSpec
@@ -145,26 +149,34 @@ class _Scans:
         largest: what the largest case of the validation takes while it is predicted.
         most_preparing_bytes: while a case is prepared, at most.
         case_bytes: most bytes of each prepared case, of the training and of the validation.
+        batch_label_bytes: of a voxel's label in a batch.
     """
 
     largest: ScanMemory
     most_preparing_bytes: int
     case_bytes: tuple[int, ...]
+    batch_label_bytes: int
 
     @classmethod
     def of(cls, refs: Sequence[VolumeRef], validated: Iterable[VolumeRef], spec: ModelSpec) -> _Scans:
         preparation = spec.preparation()
         scans = {ref.case_id: read_spec(ref) for ref in refs}
         effects = {case_id: preparation.describe(scan) for case_id, scan in scans.items()}
-        sizes = {name: effect.spec.image_bytes + effect.spec.grid.num_voxels for name, effect in effects.items()}
+        num_indices = len(spec.stored_values)
+        label_bytes = np.dtype(index_dtype(num_indices)).itemsize
+        sizes = {
+            name: effect.spec.image_bytes + label_bytes * effect.spec.grid.num_voxels
+            for name, effect in effects.items()
+        }
         largest = max((ref.case_id for ref in validated), key=lambda name: sizes[name])
         return cls(
             largest=scan_memory(scans[largest], spec, preparation),
-            # The label has a byte a voxel.
             most_preparing_bytes=max(
-                scan.image_bytes + scan.grid.num_voxels + effects[name].scratch_bytes for name, scan in scans.items()
+                scan.image_bytes + label_bytes * scan.grid.num_voxels + effects[name].scratch_bytes
+                for name, scan in scans.items()
             ),
             case_bytes=tuple(sizes.values()),
+            batch_label_bytes=label_dtype(num_indices).itemsize,
         )
 
 
@@ -204,7 +216,7 @@ def _of_gpu(planned: Planned, tensors: StepTensors, scans: _Scans, libraries: Li
         "libraries": LIBRARIES_BYTES + WORKSPACE_BYTES,
         "cache": resident,
         # With the fixed inputs of a step that runs as a CUDA graph.
-        "feed": (_num_batches(planned) + 1) * _batch_bytes(planned),
+        "feed": (_num_batches(planned) + 1) * _batch_bytes(planned, scans),
     }
     # The network takes the image as float32; the prepared one stays in main memory.
     image_bytes = largest.image_bytes // 2
@@ -250,18 +262,18 @@ def _num_batches(planned: Planned) -> int:
     return planned.plan.data.feed.num_batches_ahead + 1
 
 
-def _batch_bytes(planned: Planned) -> int:
-    """Of one rank: images as float32, labels in a byte."""
+def _batch_bytes(planned: Planned, scans: _Scans) -> int:
+    """Of one rank: images as float32, and labels."""
     data = planned.plan.data
     share = -(-data.batch_size // planned.machine.num_ranks)
-    return share * prod(data.patch.shape_voxel) * (4 * planned.cases.num_channels + 1)
+    return share * prod(data.patch.shape_voxel) * (4 * planned.cases.num_channels + scans.batch_label_bytes)
 
 
 def _feed_bytes(planned: Planned, scans: _Scans) -> int:
     """Batches, and cases that are prepared in the feed because nothing keeps them."""
     data = planned.plan.data
     preparing = data.feed.num_threads * scans.most_preparing_bytes if data.cache.tier == "none" else 0
-    return _num_batches(planned) * _batch_bytes(planned) + preparing
+    return _num_batches(planned) * _batch_bytes(planned, scans) + preparing
 
 
 def _in_order(found: Mapping[str, Parts]) -> dict[str, dict[str, int]]:

@@ -77,7 +77,7 @@ def settle_intensity(facts: PlanFacts) -> None:
 
     A foreground of one value gives no window.
     """
-    first = facts.data.intensity[0]
+    first, channel = facts.data.intensity[0], facts.data.channels[0]
     low, high = _whole_if_wide(first.percentile_00_5, first.percentile_99_5)
     if facts.data.is_ct and low == high:
         mode = facts.settle(
@@ -113,7 +113,7 @@ def settle_intensity(facts: PlanFacts) -> None:
         )
     if mode == "window":
         for name, value in {"low": low, "high": high, "mean": first.mean, "std": max(first.std, 1e-6)}.items():
-            facts.settle(f"data.prepare.intensity.{name}", value, "from the foreground of the sampled cases")
+            facts.settle(f"data.prepare.intensity.{name}", value, f"foreground of '{channel}' in the sampled cases")
 
 
 def _whole_if_wide(low: float, high: float) -> tuple[float, float]:

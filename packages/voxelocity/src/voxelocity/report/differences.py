@@ -60,7 +60,7 @@ class Factor:
     @property
     def is_worse(self) -> bool:
         """Whether the run falls behind the first, by more than the rounding of what is shown."""
-        if self.value is None:
+        if self.value is None or self.is_at_least:
             return False
         return self.value < (-5e-4 if self.kind == "difference" else 0.95)
 

@@ -212,6 +212,7 @@ def pair_runs(
             *_data_notices(first, second, labels),
             *_status_notices(labeled),
             *_validation_notices(labeled, target),
+            *_share_notices(labeled),
             *_load_notices(labeled),
             *why_not,
         ),
@@ -326,6 +327,12 @@ def _data_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> l
         notices.append(
             "Both runs were scored on their training cases; the scores do not show which is better on new scans."
         )
+    for label, run in zip(labels, (first, second), strict=True):
+        if num_seen := sum(score.case_id in run.dataset.exposed for score in run.scores):
+            notices.append(
+                f"The model that {label} was started from may have learned from {num_seen} of the "
+                f"{count_text(len(run.scores), 'case')} it is judged on; if so, its Dice is too high."
+            )
     return notices
 
 
@@ -350,6 +357,19 @@ def _validation_notices(runs: Mapping[str, RunFacts], target: float | None) -> l
         f"No time to a Dice is given: there were too few validations during training ({', '.join(few)}); train with "
         "a larger "
         "train.validation_share, or with train.validate_every_steps."
+    ]
+
+
+def _share_notices(runs: Mapping[str, RunFacts]) -> list[str]:
+    """Says where validations on the way took other numbers of cases, which a budget decides."""
+    found = {label: {record.num_cases for record in run.validations} for label, run in runs.items()}
+    every = set[int | None]().union(*found.values())
+    if None in every or not all(found.values()) or len(every) == 1:
+        return []
+    texts = [f"{' or '.join(sorted(map(str, counts)))} in {label}" for label, counts in found.items()]
+    return [
+        f"The validations on the way were not of equally many cases ({', '.join(texts)}); curves and times to a Dice "
+        "are not directly comparable."
     ]
 
 

@@ -94,7 +94,10 @@ class RankRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationRecord:
-    """One validation on the way. `dice` holds one value per foreground class; NaN where there was none."""
+    """One validation on the way.
+
+    `dice` holds one value per foreground class; NaN where there was none. `num_cases` is None where it was not stored.
+    """
 
     time_s: float
     step: int
@@ -102,6 +105,7 @@ class ValidationRecord:
     mean_dice: float
     dice: Mapping[str, float]
     is_best: bool
+    num_cases: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,9 @@ def judged_text(run: RunFacts) -> str:
     count, planned = len(run.scores) or run.dataset.num_validation, run.dataset.num_validation
     part = f"{count:,} of " if count < planned else ""
     noun = "held-out case" if run.dataset.held_out else "case"
-    marked = f", {len(run.dataset.exposed)} of them marked" if run.dataset.exposed else ""
+    exposed = run.dataset.exposed
+    num_marked = sum(score.case_id in exposed for score in run.scores) if run.scores else len(exposed)
+    marked = f", {num_marked} of them marked" if num_marked else ""
     return f"{part}{count_text(max(count, planned), noun)}{'' if run.dataset.held_out else ' trained on'}{marked}"
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class TrainingStep:
     """A network in training, with everything that must be saved to continue exactly.
 
-    Dropout masks depend only on (seed, step), so a resumed run draws the same masks as an uninterrupted one.
+    What the network draws depends only on (seed, step), so a resumed run has the masks of an uninterrupted one.
 
     Attributes:
         network: in training mode, on `device`; of a `Sharding`, what this rank trains of it.
@@ -85,7 +85,7 @@ class TrainingStep:
         self._config, self._learning_rate = optimizer, optimizer.learning_rate
         self._warn = warn
         self._blank = network.blank
-        self._dropout = Dropout(network.module, seed=seed, rank=world.place.rank, device=device)
+        self._dropout = Dropout(seed=seed, rank=world.place.rank, device=device)
         work = StepWork(
             eager=self._eager, recorded=self._recorded, masks=self._dropout.numbers, count=self._count,
             free=network.drop_gradients, recover=self._renew_scaler,

@@ -20,7 +20,8 @@ from voxelocity.core.cases import Cases
 from voxelocity.core.config import AUTO
 from voxelocity.core.records import CaseScore
 from voxelocity.core.requests.train import MoreTime, TrainOptions, TrainRequest
-from voxelocity.infer import save_keep_largest, save_model
+from voxelocity.infer import SPEC_NAME, save_keep_largest, save_model
+from voxelocity.infer.models.spec import read_spec
 from voxelocity.metrics import summarize
 from voxelocity.parallel import World, join_world, launcher_job
 from voxelocity.planning import SharedKeys
@@ -41,6 +42,7 @@ from voxelocity.training.sharding import shard_network
 from voxelocity.training.train_steps import load_latest, train_steps
 from voxelocity.training.validation import Validation, full_command
 from voxelocity_observe.core.clock import Clock
+from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.host import peak_device_bytes, peak_host_bytes
 from voxelocity_observe.core.quantities import duration_text
 from voxelocity_observe.core.request import context_of, documents
@@ -182,6 +184,8 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
             is_full=is_full_validation,
             report_s=report_s,
         )
+        if state.validated_step and (num_cases := world.run_on_leader(lambda: _num_validated(session.folder))):
+            validation.continue_with(num_cases)
         budget = _plan_budget(session, training, state, validation, load_s=cases.load_s)
         if not train_steps(session, cases.training, training, state, budget, validation, checkpoints):
             raise session.log_interruption(state.step)
@@ -192,6 +196,12 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
         return _finish(session, training, state, validation)
     except StopAskedError:
         raise session.log_interruption(checkpoints.latest_step()) from None
+
+
+def _num_validated(folder: RunFolder) -> int:
+    """Cases of the last validation on the way; 0 if that is not known."""
+    earlier = read_run(folder.path).validations
+    return earlier[-1].num_cases or 0 if earlier else 0
 
 
 def _find_first_step(checkpoints: Checkpoints) -> int:
@@ -344,11 +354,13 @@ def _validate_again(session: Session, skipped: Collection[str]) -> RunResult:
 
     Raises:
         InterruptedRunError: a signal asked it to stop; the earlier scores are unchanged.
+        InputError: the checkpoint is not of the run's model.
         ScanError: a case cannot be used.
     """
     checkpoints = Checkpoints(session.folder.checkpoints, keep=session.plan.train.keep_checkpoints)
     with session.stage("network"):
         training, state = _restore(session, checkpoints)
+    session.world.run_on_leader(lambda: _check_is_of_model(session.folder, state.step))
     _, held, _ = prepared_cases(session, skipped)
     try:
         return _finish(
@@ -356,3 +368,18 @@ def _validate_again(session: Session, skipped: Collection[str]) -> RunResult:
         )
     except StopAskedError:
         raise session.log_interruption(state.step) from None
+
+
+def _check_is_of_model(folder: RunFolder, step: int) -> None:
+    """Refuses an older checkpoint than that of the model: its scores would be those of another network.
+
+    Raises:
+        InputError: the newest one is damaged or missing, or there is no model.
+    """
+    trained = read_spec(folder.path / SPEC_NAME).num_steps
+    if trained not in (None, step):
+        raise InputError(
+            f"train: the newest usable checkpoint in {folder.checkpoints} is of step {step}, and the model of step "
+            f"{trained}, so a validation would score another network; restore the checkpoint, or score predictions: "
+            f"voxelocity predict {shlex.quote(str(folder.path))} ..., then voxelocity evaluate"
+        )

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from voxelocity.core.cases import Cases, Fold
+from voxelocity.core.scan_formats import FILE_ENDINGS, stem_of
 from voxelocity.core.volume import VolumeRef
 from voxelocity.infer.models.foreign_files import read_json
 from voxelocity.infer.models.kinds import nnunet_results
@@ -99,7 +100,8 @@ def _seen_by_nnunet(folder: Path, refs: Iterable[VolumeRef]) -> dict[str, str]:
 
 
 def _predicted(fold: Path) -> set[str]:
-    return {path.name.partition(".")[0] for path in (fold / "validation").glob("*") if path.suffix not in (".json", "")}
+    scans = (path.name for path in (fold / "validation").glob("*") if path.name.lower().endswith(FILE_ENDINGS))
+    return set(map(stem_of, scans))
 
 
 def _all_unknown(refs: Iterable[VolumeRef]) -> dict[str, str]:

@@ -56,7 +56,7 @@ def largest_alone(score: CaseScore, scan: Volume, prediction: ClassIndices, spec
         only[kept],
         only[scan.label],
         names,
-        scan.grid.spacing_mm,
+        scan.grid.steps_mm,
         ignored=spec.ignored,
         tolerance_mm=NSD_TOLERANCE_MM if score.hd95_mm else None,
     )

@@ -100,7 +100,7 @@ def score_cases(
             prediction,
             scan.label,
             class_names=spec.class_names,
-            spacing_mm=scan.grid.spacing_mm,
+            steps_mm=scan.grid.steps_mm,
             regions=spec.regions,
             ignored=spec.ignored,
             tolerance_mm=NSD_TOLERANCE_MM if may_measure_surface() else None,

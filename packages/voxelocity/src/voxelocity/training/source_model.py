@@ -252,5 +252,6 @@ def _sha256(weights: Mapping[str, torch.Tensor]) -> str:
     found = hashlib.sha256()
     for name in sorted(weights):
         found.update(name.encode())
-        found.update(weights[name].contiguous().numpy().tobytes())
+        # As bytes: NumPy has no bfloat16.
+        found.update(weights[name].contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()

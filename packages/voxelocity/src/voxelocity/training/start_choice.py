@@ -29,7 +29,9 @@ from voxelocity.training.exposure import KEY, find_exposed
 from voxelocity.training.resume import SavedRun
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.source_model import SCRATCH, SourceModel
+from voxelocity.training.transfer import read_mapping
 from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.quantities import listed
 from voxelocity_observe.core.request import documents
 
 NUM_STEPS = 20
@@ -74,7 +76,7 @@ def open_sources(
 
     Raises:
         InputError: a resumed run was started from another one, or that one has other weights now.
-        ConfigError: as `SourceModel.open`.
+        ConfigError: as `SourceModel.open`, or names are mapped otherwise than when the resumed run began.
     """
     named, out = request.start_from, folder.path
     if saved is None:
@@ -91,6 +93,8 @@ def open_sources(
         return []
     kept = saved.source.get("mapping")
     mapping = [f"{new}={old}" for new, old in kept.items()] if isinstance(kept, Mapping) else []
+    if request.start_map and read_mapping(request.start_map) != read_mapping(mapping):
+        raise request.refusal(f"{out} was started with {listed(mapping, 20) or 'none'}; leave it out", "start_map")
     source = SourceModel.open(Path(before), overrides=overrides, out=out, fold=fold, mapping=mapping)
     if source.weights_sha256 != saved.source.get("weights_sha256"):
         raise InputError(

@@ -67,7 +67,7 @@ class Validation:
         self._intermediate_window = session.spec.window
         self._residents = Residents(session.device)
         self._last_dice, self._last_passes = math.nan, 0
-        self._num_intermediate = len(intermediate)
+        self._num_intermediate, self._is_settled = len(intermediate), False
 
     @property
     def num_cases(self) -> int:
@@ -105,11 +105,15 @@ class Validation:
         steps between two validations.
         """
         train, num_all = self._session.plan.train, len(self._intermediate)
-        if num_all == 0 or train.target_dice or train.validate_every_steps:
+        if self._is_settled or num_all == 0 or train.target_dice or train.validate_every_steps:
             return
         self._num_intermediate = num_all
         available_s = max(train.validation_share / 3.0, _FIRST_PART * MOST_FIRST_SHARE) * training_s
         self._num_intermediate = min(num_all, max(1, int(num_all * available_s / max(self.intermediate_s, 1e-9))))
+
+    def continue_with(self, num_intermediate: int) -> None:
+        """Uses as many cases on the way as an earlier session of the run, so that all of its curve is of the same."""
+        self._num_intermediate, self._is_settled = min(num_intermediate, len(self._intermediate)), True
 
     def _intermediate_cases(self) -> PreparedCases:
         count, number = len(self._intermediate), self._num_intermediate

@@ -222,14 +222,14 @@ def _score_seconds(volume: Volume, spec: ModelSpec, *, surface: bool, clock: Clo
     part = _around_the_middle(label)
     moved = np.roll(part, 1, axis=0)
 
-    names, spacing_mm = spec.class_names, volume.grid.spacing_mm
+    names, steps_mm = spec.class_names, volume.grid.steps_mm
 
     def score() -> None:
         keep_largest(moved, range(1, len(names)))
         # Twice, as for a case in which components are removed.
         for _ in range(2):
             case_score(
-                "", moved, part, names, spacing_mm, regions=spec.regions, ignored=spec.ignored,
+                "", moved, part, names, steps_mm, regions=spec.regions, ignored=spec.ignored,
                 tolerance_mm=NSD_TOLERANCE_MM if surface else None,
             )  # fmt: skip
 

@@ -106,6 +106,7 @@ def test_a_value_that_is_out_of_range_is_named_as_it_was_written():
     [
         ({"only": ("learning-rate", "data.feed.num_threads")}, "search data.feed.num_threads in another call"),
         ({"only": ("learning-rate",), "train_s": 1.0}, r"\(train_s=1\.0, only=\('learning-rate',\)\): a range test"),
+        ({"goal": "time-to-dice", "fold": "all"}, r"\(fold='all', goal='time-to-dice'\): a Dice of cases that were"),
         ({"goal": "time-to-dice", "train_s": 1.0}, r"\(train_s=1\.0, goal='time-to-dice'\): curves"),
         ({"goal": "time-to-dice", "only": ("data.batch_size",)}, "single keys are searched only by speed or memory"),
         ({"memory_limit_bytes": -1}, "must be above 0; write it as in 8GB"),

@@ -12,6 +12,7 @@ from voxelocity.data.prepare import Preparation, PrepareConfig
 from voxelocity.infer import Predictor, open_model, save_keep_largest, save_model, split_models
 from voxelocity.infer.models.ensemble import StackedPreparations
 from voxelocity.infer.models.open import open_models
+from voxelocity.infer.models.spec import read_spec, write_spec
 from voxelocity.step import build_network
 from voxelocity_observe.core.errors import InputError, ScanError
 
@@ -72,6 +73,18 @@ def test_an_ensemble_predicts_from_the_mean_of_the_logits(tmp_path, intensities)
     found = predictor(open_models(folders)).predict(scan())
     assert np.array_equal(found, expected)
     assert not np.array_equal(found, predictor(singles[0]).predict(scan()))
+
+
+def test_models_that_differ_in_how_many_windows_they_take_at_once_are_averaged_window_by_window(tmp_path):
+    folders = [save(tmp_path / str(seed), seed) for seed in range(2)]
+    expected = predictor(open_models(folders)).predict(scan())
+    spec = read_spec(folders[1] / "model.json")
+    window = spec.window.model_copy(update={"batch_size": 2})
+    write_spec(folders[1], spec.model_copy(update={"window": window}))
+    model = open_models(folders)
+    assert not model.is_average
+    assert model.spec.window.batch_size == 2
+    np.testing.assert_array_equal(predictor(model).predict(scan()), expected)
 
 
 def test_models_of_other_classes_are_refused_with_both_folders(tmp_path):

@@ -41,7 +41,7 @@ def _of_predictions(planned: Planned, folder: Path) -> Iterator[CaseScore]:
             both.image[0].astype(both.label.dtype),
             both.label,
             class_names=cases.class_names,
-            spacing_mm=both.grid.spacing_mm,
+            steps_mm=both.grid.steps_mm,
             tolerance_mm=None,
         )
 

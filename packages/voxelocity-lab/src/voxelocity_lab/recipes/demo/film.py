@@ -51,7 +51,7 @@ def make_film(run: RunFacts, ref: VolumeRef) -> Film:
             prediction,
             scan.label,
             class_names=spec.class_names,
-            spacing_mm=scan.grid.spacing_mm,
+            steps_mm=scan.grid.steps_mm,
             tolerance_mm=None,
         )
         when = f"after {duration_text(record.time_s)}, {count_text(record.step, 'step')}"

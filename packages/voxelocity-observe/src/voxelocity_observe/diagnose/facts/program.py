@@ -378,6 +378,7 @@ class FileFacts:
             kinds=dict(kinds),
             num_files=num_files,
             largest=tuple(largest)[:_MAX_LARGEST],
+            unseen=tuple(dict.fromkeys(name for files in found for name in files.unseen)),
             unpacked_bytes=round(sum(files.unpacked_bytes for files in found) * num_files / num_counted),
             **_sums(found, "num_opens", "read_bytes", "num_uses"),
         )

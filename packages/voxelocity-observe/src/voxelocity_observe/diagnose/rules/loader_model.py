@@ -165,7 +165,7 @@ def fit_loader_model(facts: Facts) -> LoaderModel | None:
     num_batches = sum(fetch.num_batches for fetch in fetches)
     if num_batches == 0:
         return None
-    per_step = max(1.0, facts.optimizer.forwards_per_step if facts.optimizer else 1.0)
+    per_step = max(1.0, _batches_per_step(facts))
     item_s, collate_s, cpu_s = _alone_s(facts, loader, fetches, num_batches)
     step_s, wait_s = steps_s(facts) / len(steps), part_s(facts, "wait") / len(steps)
     alone_s = resident_s(facts)
@@ -188,6 +188,12 @@ def fit_loader_model(facts: Facts) -> LoaderModel | None:
         room_s=data_room_s(facts),
         first_batches_s=max(0.0, starts_s - workers_started_s(facts, loader)),
     )
+
+
+def _batches_per_step(facts: Facts) -> float:
+    """Batches of a step; its calls of the network where they are not known, though each may be of a single sample."""
+    optimizer = facts.optimizer
+    return 1.0 if optimizer is None else optimizer.batches_per_step or optimizer.forwards_per_step
 
 
 def workers_started_s(facts: Facts, loader: LoaderFacts) -> float:

@@ -88,6 +88,9 @@ class TuneRequest(PlanKeys):
         if self.train_s and self.is_range_test:
             raise self.refusal("a range test has no curves; leave out one of them", "train_s", "only")
         if self.goal == "time-to-dice":
+            if self.fold == "all":
+                reason = "a Dice of cases that were trained on chooses nothing; hold out a fold"
+                raise self.refusal(reason, "fold", "goal")
             if self.train_s:
                 raise self.refusal(
                     "curves are only for throughput and memory; leave out one of them", "train_s", "goal"

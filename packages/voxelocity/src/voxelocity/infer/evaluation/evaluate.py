@@ -304,7 +304,7 @@ def _score(ref: VolumeRef, truth: Truth, tolerance_mm: float, note: Note) -> Cas
         pair.prediction,
         pair.truth,
         pair.class_names,
-        pair.grid.spacing_mm,
+        pair.grid.steps_mm,
         regions=pair.regions,
         ignored=None if truth.declared.ignore_value is None else len(pair.class_names),
         tolerance_mm=tolerance_mm,

@@ -66,10 +66,11 @@ def mean_of(models: Sequence[Model]) -> Model:
 def _as_one(models: Sequence[Model], **changes: Any) -> Model:
     """The first model with these changes, and with what all know about their training and quality."""
     spec = models[0].spec
+    window = spec.window.model_copy(update={"batch_size": min(model.spec.window.batch_size for model in models)})
     kept = tuple(name for name in spec.keep_largest if all(name in model.spec.keep_largest for model in models))
     return replace(
         models[0],
-        spec=spec.model_copy(update={"keep_largest": kept, "division": _division(models)}),
+        spec=spec.model_copy(update={"window": window, "keep_largest": kept, "division": _division(models)}),
         doubts=tuple(dict.fromkeys(doubt for model in models for doubt in model.doubts)),
         unlearned="; ".join(model.unlearned for model in models if model.unlearned),
         **changes,
@@ -182,7 +183,8 @@ def _covering(model: Model) -> dict[str, Any]:
     """What models must share whose logits are averaged window by window."""
     spec, prepared = model.spec, model.describe_prepared()
     return {
-        "windows": spec.window,
+        # How many at once changes no prediction, and follows the free memory of the machine that planned.
+        "windows": spec.window.model_copy(update={"batch_size": 1}),
         "interpolated values": spec.restored,
         "spacings after preparation": tuple(round(spacing, 6) for spacing in prepared.grid.spacing_mm),
         # The second network of a cascade takes more than others.

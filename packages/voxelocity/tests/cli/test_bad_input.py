@@ -323,7 +323,7 @@ def test_labels_that_hold_nothing_but_background_are_told_before_training(train,
         scan = nib.load(path)
         nib.save(nib.Nifti1Image(np.zeros(scan.shape, np.uint8), scan.affine), path)
     ended = train(own_msd, tmp_path / "run", "--set", "data.cache.tier=memory")
-    assert_refused(ended, "none of the 6 labels of", "holds anything but background", "are these the right label")
+    assert_refused(ended, "none of the 6 labels of", "contains anything but background", "are these the right label")
 
 
 def test_a_warning_of_ours_is_a_line_without_its_place_in_the_code():

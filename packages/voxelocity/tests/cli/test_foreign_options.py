@@ -102,7 +102,7 @@ def test_epochs_are_an_option_of_its_own_and_other_names_of_it_lead_there(voxelo
 def test_the_other_word_for_predict_is_understood(voxelocity, tmp_path):
     ended = voxelocity("recipe", "spleen", "infer", tmp_path, "-o", tmp_path / "run")
     assert ended.status == 2
-    assert "Write predict in place of infer" in " ".join(ended.err.split())
+    assert "Write predict instead of infer" in " ".join(ended.err.split())
     assert "Write" not in voxelocity("recipe", "spleen", "nonsense", tmp_path, "-o", tmp_path / "run").err
 
 

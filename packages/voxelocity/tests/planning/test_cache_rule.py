@@ -256,7 +256,7 @@ def test_nothing_is_kept_on_a_cpu_as_device_or_before_a_rotating_cache():
 def test_the_folder_has_a_limit_that_its_own_data_set_fits_and_says_what_it_holds():
     small = planned(build_s=20.0, disk_bytes=60 * GIB, cache_bytes=40 * GIB)
     assert small["folder_max_bytes"].value == 50 * GIB
-    assert "holds 40.00 GiB now" in small["folder"].reason
+    assert "has 40.00 GiB now" in small["folder"].reason
     large = planned(16_384, disk_bytes=60 * GIB, cache_bytes=40 * GIB)
     assert large["tier"].value == "disk"
     assert large["folder_max_bytes"].value == int(1.25 * 48 * GIB)

@@ -75,7 +75,7 @@ def test_ct_is_windowed_and_mr_is_not():
 def test_ct_with_a_foreground_of_one_value_is_scaled_case_by_case():
     flat = Intensity(percentile_00_5=1, median=1, percentile_99_5=1, mean=1, std=0, lowest=-1000, highest=900)
     mode = chosen(settled(fingerprint(channels=("CT",), intensity=(flat,))), "data.prepare.intensity.mode")
-    assert (mode.value, mode.reason[:59]) == ("zscore", "the foreground of the sampled cases has one value (1), whic")
+    assert (mode.value, mode.reason[:59]) == ("zscore", "the foreground of the sampled cases has one value (1), so t")
 
 
 def test_statistics_of_huge_intensities_are_finite():

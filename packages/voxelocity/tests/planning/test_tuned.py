@@ -79,8 +79,8 @@ def test_what_changes_results_is_taken_only_where_it_was_measured(plan, keep):
         keep({BATCH: 3, RATE: 0.5, THREADS: 3}, key_of=key_of)
     found = plan()
     assert (found.plan.data.batch_size, found.plan.optimizer.learning_rate) == (3, 0.5)
-    assert "for this data set, optimizer, loss and schedule" in choice(found, BATCH).reason
-    assert "for this network and shape of the data" in choice(found, THREADS).reason
+    assert "for the same data set, optimizer, loss and schedule" in choice(found, BATCH).reason
+    assert "for the same network and shape of the data" in choice(found, THREADS).reason
     for other in ({"optimizer.name": "sgd"}, {"loss.name": "dice_focal"}, {"schedule.decay": "poly"}):
         changed = plan(overrides=other).plan
         assert changed.data.feed.num_threads == 3

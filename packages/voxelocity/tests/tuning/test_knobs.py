@@ -51,7 +51,7 @@ def test_a_gpu_has_its_own_settings(planned, on_gpu):
 
 def test_what_the_user_has_set_is_not_searched(planned):
     assert "data.feed.num_threads" not in choices(planned, fixed=["data.feed.num_threads"])
-    with pytest.raises(ConfigError, match=r"num_threads.*fixes"):
+    with pytest.raises(ConfigError, match=r"num_threads.*sets it"):
         run_knobs(planned, fixed=["data.feed.num_threads"], names=["data.feed.num_threads"])
 
 

@@ -256,10 +256,10 @@ def test_on_a_network_a_file_that_is_cut_or_replaced_under_a_volume_is_an_error_
     got = tier.get(KEY)
     assert_same(got, make_volume())
     os.truncate(entry_file(tmp_path), entry_file(tmp_path).stat().st_size - 200)
-    with pytest.raises(CacheError, match=r"the entry of case 'case é 0' .*made again"):
+    with pytest.raises(CacheError, match=r"the entry of case 'case é 0' .*prepared again"):
         got.load()
     tier.drop(KEY)
-    with pytest.raises(CacheError, match=r"the entry of case 'case é 0' .*made again"):
+    with pytest.raises(CacheError, match=r"the entry of case 'case é 0' .*prepared again"):
         got.load()
 
 

@@ -294,7 +294,7 @@ def test_a_dataset_list_names_files_anywhere(tmp_path, nnunet, write_json, touch
         ),
         (
             {"labels": {"background": 0, "whole": [1, 2], "core": 2}, "regions_class_order": [1, 3]},
-            r'draws "core" with the value 3, which is not one of its values \[2\]; write one that is',
+            r'writes "core" with the value 3, which is not one of its values \[2\]; write one that is',
         ),
         (
             {"labels": {"background": 0, "whole": [0, 1], "core": 1}, "regions_class_order": [1, 2]},

@@ -351,7 +351,7 @@ def test_postprocessing_that_is_code_or_unknown_is_left_out_and_said(tmp_path):
     other = found(save(tmp_path / "n"), ["mine", KEEP], [{}, {"labels_or_regions": 7}])
     doubts = open_model(other).doubts
     assert "asks for 'mine'" in doubts[0]
-    assert "with {'labels_or_regions': 7}, which is left out" in doubts[1]
+    assert "with {'labels_or_regions': 7}, which is not applied" in doubts[1]
 
 
 def parts(root, *, labels=None):

@@ -97,6 +97,6 @@ def _open(path: Path) -> Iterator[Any]:
         raise
     except _DAMAGE as error:
         raise ScanError(
-            f"decode: {path}: the MINC file cannot be read ({excerpt(error)}); it is damaged or truncated: copy or "
+            f"decode: {path}: the MINC file cannot be read ({excerpt(error)}); it is truncated or damaged; copy or "
             "export it again"
         ) from None

@@ -251,7 +251,7 @@ def test_the_readme_has_the_dice_after_the_longest_time_and_the_full_tables_ever
     for name, record in races.items():
         (tmp_path / f"bench_race_{name}.json").write_text(json.dumps(record))
     (last,) = (line for line in tables.readme_table().splitlines() if line.startswith("After 20 min on 2 cores of x"))
-    assert last.endswith("MONAI's fast recipe +0.100 to +0.100, on 1 data set (3 seeds each).")
+    assert last.endswith("MONAI's fast recipe by +0.100 to +0.100, on 1 data set (3 seeds each).")
     full = "\n".join(importlib.import_module("tables_of.races").full_lines())
     assert "| bodies | 0.85 | MONAI, fast recipe | 1 min | 50 s | 1 min | 2 | 3 | 2 cores of x, x |" in full
     assert (

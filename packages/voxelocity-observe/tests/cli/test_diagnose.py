@@ -152,7 +152,7 @@ def test_limits_and_wishes_reach_the_recorder(voxelocity, play, monkeypatch):
     assert play.calls["limits"] == limits
     assert play.calls["command"] == ["python", "train.py", "--whole"]
     assert "voxelocity: nsys is not on PATH: get Nsight Systems from https://" in shown.err
-    assert "watching python train.py --whole to its own end; Ctrl-C" in shown.err
+    assert "watching python train.py --whole to its own end; press Ctrl-C" in shown.err
 
 
 @pytest.mark.parametrize(

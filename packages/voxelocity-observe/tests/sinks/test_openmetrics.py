@@ -68,7 +68,7 @@ def test_a_file_of_ones_own_is_written_where_its_folder_exists(tell, tmp_path, f
     warnings = tell(OpenMetricsSink(path), first_session)
     assert path.exists() == (not folder)
     assert len(warnings) == (1 if folder else 0)
-    assert all("openmetrics is left out" in text and "No such file" in text for text in warnings)
+    assert all("openmetrics is dropped" in text and "No such file" in text for text in warnings)
 
 
 def test_the_newest_sample_of_the_machine_stands_beside_the_figures_of_the_run(tell, start, first_session):

@@ -80,7 +80,7 @@ def test_a_process_uses_its_other_devices_before_it_computes_twice():
     assert mode_of(14, 42) == ("pipeline", (1,), (14 * _MB, 42 * _MB))
     assert mode_of(30, 5) == ("checkpointing", (), (30 * _MB,))
     with pytest.raises(
-        InputError, match=r"one device would take .* on device 0.*cannot be cut.*checkpointing would take"
+        InputError, match=r"one device would take .* on device 0.*cannot be split.*checkpointing would take"
     ):
         mode_of(29, 5)
     with pytest.raises(InputError, match="ddp is for several ranks or devices"):

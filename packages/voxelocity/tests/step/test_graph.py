@@ -245,7 +245,8 @@ def test_a_replayed_step_in_float16_that_overflows_changes_no_weight_and_halves_
         has_changed = any(not torch.equal(before[key], value) for key, value in weights(replayed).items())
         assert has_changed == (number not in (0, 6))
     assert replayed._graphs.num_replays == 12 - WARM_UP_STEPS
-    assert_close(replayed, eager, rtol=1e-3, atol=1e-4)
+    # In float16 a difference of one rounding grows twofold a step with AdamW; a step that is missing differs by 0.02.
+    assert_close(replayed, eager, rtol=1e-2, atol=5e-3)
     states = [saved(step)["scaler"] for step in (eager, replayed)]
     assert states[0] == states[1]
     assert states[1]["scale"] == 2.0**14

@@ -12,6 +12,7 @@ from voxelocity.step import (
     backend_as_found,
     build_network,
     check_compiler,
+    guard_gradients,
     image_format,
     set_backend,
 )
@@ -211,6 +212,7 @@ def test_images_in_the_networks_format_train_the_same_weights_bit_for_bit(kind, 
     assert wanted.dtype == ("float32" if num_channels == 4 else "bfloat16")
     assert wanted.channels_last
     network = build_network(config, num_channels=num_channels, num_classes=3, seed=0)
+    guard_gradients(network, precision, CPU)
     image = torch.randn((2, num_channels, 16, 16, 16), generator=torch.Generator().manual_seed(0))
     results = []
     for form in (ImageFormat(channels_last=True), wanted):

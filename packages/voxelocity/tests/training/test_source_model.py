@@ -322,7 +322,7 @@ def test_cases_of_nnunet_whose_names_have_points_are_told_apart(tmp_path, own_ms
         (folder / "fold_0" / "validation" / name).touch()
     source = SourceModel.open(folder / "fold_0", overrides={}, out=tmp_path, fold=0)
     exposed = find_exposed(source, vx.open(own_msd), 0)
-    assert exposed == {"1.2.840.3": "it does not say which cases it was trained on"}
+    assert exposed == {"1.2.840.3": "it does not record its training cases"}
 
 
 def test_weights_of_any_type_have_a_checksum_of_their_bytes():

@@ -13,7 +13,7 @@ import pytest
 
 from shared.damage import rotten
 from shared.examples import examples
-from voxelocity.data.decode import gunzip
+from voxelocity.data.decode import header
 from voxelocity_lab.recipes.tractography.files import read_tracts, tract_files
 from voxelocity_lab.recipes.tractography.write import Space, write_tracts
 from voxelocity_observe.core.errors import InputError, ScanError
@@ -120,8 +120,8 @@ def test_a_small_archive_with_a_large_member_is_refused(tmp_path, monkeypatch):
     write(path)
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("groups/all.uint32", bytes(1 << 20))
-    monkeypatch.setattr(gunzip, "_LARGE_BYTES", 1000)
-    monkeypatch.setattr(gunzip, "available_memory_bytes", lambda: 99_999)
+    monkeypatch.setattr(header, "_LARGE_BYTES", 1000)
+    monkeypatch.setattr(header, "available_memory_bytes", lambda: 99_999)
     with pytest.raises(ScanError, match=r"lines\.trx.* GB of memory"):
         read_tracts([path])
 

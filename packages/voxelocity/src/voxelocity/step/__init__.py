@@ -8,7 +8,7 @@
 - `precision` with `precision_config`: number formats, memory format, switches.
 - `fused`: which kernels may be used; `fused_norm` and `triton_norm`, `fused_loss` and `triton_loss`; `triton_math`
   is what kernels share; `ahead` compiles. `native_norm` and `native_loss`: the same on a CPU, in C.
-- `overflow`: the layer that broke a step, and layers that stay in float32.
+- `overflow`: the layer that broke a step, and layers that stay in float32. `cpu_convolutions`: those that must.
 - `dropout`: its numbers, by seed and step. `full_memory`: what is said when a step does not fit.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from voxelocity_observe.core.first_use import first_use
 
 if TYPE_CHECKING:
+    from voxelocity.step.cpu_convolutions import guard_gradients
     from voxelocity.step.loss import build_loss
     from voxelocity.step.loss_table import LOSSES, LossConfig
     from voxelocity.step.network import build_network
@@ -58,6 +59,7 @@ __all__ = [
     "build_optimizer",
     "check_compiler",
     "first_overflow",
+    "guard_gradients",
     "image_format",
     "keep_float32",
     "learning_rate_at",
@@ -69,6 +71,7 @@ __all__ = [
 __getattr__ = first_use(
     __name__,
     {
+        "cpu_convolutions": ("guard_gradients",),
         "loss": ("build_loss",),
         "loss_table": ("LOSSES", "LossConfig"),
         "network": ("build_network",),

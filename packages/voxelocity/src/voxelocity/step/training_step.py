@@ -11,6 +11,7 @@ import torch
 
 from voxelocity.core.batch import Batch
 from voxelocity.parallel import ALONE, Sharding, World, shard
+from voxelocity.step.cpu_convolutions import guard_gradients
 from voxelocity.step.dropout import Dropout
 from voxelocity.step.frozen import Frozen
 from voxelocity.step.full_memory import in_pieces, not_divisible, too_large, too_small
@@ -73,6 +74,7 @@ class TrainingStep:
         self._world = world
         if not isinstance(network, Sharding):
             keep_float32(network, precision.float32_layers)
+            guard_gradients(network, precision, device)
             network = shard(network, world, "ddp", device=device, memory_format=precision.memory_format)
         self._sharding = network
         # What the tensors of this rank are in; `_forward` is in addition to it, so that no state depends on that.

@@ -28,7 +28,7 @@ from voxelocity.planning import SharedKeys
 from voxelocity.report import read_run, render_page, render_progress_png
 from voxelocity.report.page import run_document
 from voxelocity.report.summary import score_text
-from voxelocity.step import TrainingStep, build_loss, build_network, keep_float32, set_backend
+from voxelocity.step import TrainingStep, build_loss, build_network, guard_gradients, keep_float32, set_backend
 from voxelocity.training.budget import MOST_FIRST_SHARE, Allotment, Budget, slowdown
 from voxelocity.training.caching import fill_caches, prepared_cases
 from voxelocity.training.checkpoint import Checkpoints
@@ -215,6 +215,7 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     set_backend(plan.backend, session.device)
     network = build_network(plan.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=plan.seed)
     keep_float32(network, plan.precision.float32_layers)
+    guard_gradients(network, plan.precision, session.device)
     if session.source is not None and checkpoints.latest_step() == 0:
         session.source.take_over(network, plan.network, spec)
     sharding = shard_network(session, network)

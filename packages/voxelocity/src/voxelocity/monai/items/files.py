@@ -7,6 +7,7 @@ plain data that `torch.load` takes with `weights_only=True`.
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 import pickle
 import re
@@ -154,6 +155,8 @@ class ItemFiles:
         """Writes the item, or warns once that it could not; the item is then prepared again when it is needed."""
         try:
             module = look_up_option(self._pickle_module, SUPPORTED_PICKLE_MOD)
+            if module is pickle:
+                module = _EnumsByValue
             with whole_file(self.path(key)) as file, with_causes(file) as watched:
                 torch.save(item, watched, pickle_module=module, pickle_protocol=self._pickle_protocol)
         except OSError as error:
@@ -173,6 +176,16 @@ class ItemFiles:
                 if found and is_meant(found["key"]):
                     with contextlib.suppress(OSError):
                         path.unlink()
+
+
+class _EnumsByValue:
+    """The module pickle for `torch.save`; Python before 3.11.4 pickles enums by getattr, which weights_only refuses."""
+
+    __name__ = pickle.__name__
+
+    class Pickler(pickle.Pickler):
+        def reducer_override(self, value: Any) -> Any:
+            return (type(value), (value.value,)) if isinstance(value, enum.Enum) else NotImplemented
 
 
 def _text_of(path: Path) -> str:

@@ -73,8 +73,7 @@ class TrainingStep:
         self.device = device
         self._world = world
         if not isinstance(network, Sharding):
-            keep_float32(network, precision.float32_layers)
-            guard_gradients(network, precision, device)
+            guard_gradients(keep_float32(network, precision.float32_layers), precision, device)
             network = shard(network, world, "ddp", device=device, memory_format=precision.memory_format)
         self._sharding = network
         # What the tensors of this rank are in; `_forward` is in addition to it, so that no state depends on that.

@@ -214,8 +214,7 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     plan, spec = session.plan, session.spec
     set_backend(plan.backend, session.device)
     network = build_network(plan.network, num_channels=len(spec.channels), num_classes=spec.num_outputs, seed=plan.seed)
-    keep_float32(network, plan.precision.float32_layers)
-    guard_gradients(network, plan.precision, session.device)
+    guard_gradients(keep_float32(network, plan.precision.float32_layers), plan.precision, session.device)
     if session.source is not None and checkpoints.latest_step() == 0:
         session.source.take_over(network, plan.network, spec)
     sharding = shard_network(session, network)

@@ -11,7 +11,15 @@ import monai.transforms as mt
 import numpy as np
 import pytest
 import torch
-from monai.transforms import Compose, Lambdad, OneOf, RandFlipd, ScaleIntensityd
+from monai.transforms import (
+    Compose,
+    Lambdad,
+    NormalizeIntensityd,
+    OneOf,
+    RandFlipd,
+    RandomizableTransform,
+    ScaleIntensityd,
+)
 
 from shared.watched_moment import WatchedMoment
 from voxelocity_observe.diagnose.recorder import chains
@@ -75,6 +83,20 @@ def test_a_chain_within_a_chain_is_random_only_if_what_it_holds_is(transforms, m
     assert timed(transforms, moment)["Compose"]["is_random"]
 
 
+def test_what_a_random_transform_applies_within_itself_is_part_of_it(transforms, moment):
+    """As TorchIO 1 does: RandomNoise draws and calls Noise, which draws nothing and still may not be kept."""
+
+    class RandomScale(RandomizableTransform):
+        def __call__(self, given):
+            self.randomize(None)
+            return Compose([ScaleIntensityd("image", maxv=float(self.R.uniform()))])(given)
+
+    Compose([RandomScale(), NormalizeIntensityd("image")])(item())
+    found = timed(transforms, moment)
+    assert list(found) == ["RandomScale", "NormalizeIntensityd"]
+    assert [event["is_random"] for event in found.values()] == [True, False]
+
+
 def test_a_list_of_items_is_one_call_each(transforms, moment):
     Compose([ScaleIntensityd("image")])([item(), item()])
     assert timed(transforms, moment)["ScaleIntensityd"]["num_calls"] == 2
@@ -114,7 +136,7 @@ def test_threads_do_not_mix_their_chains(transforms, moment):
 
 
 def test_torchio_transforms_are_timed_with_those_they_compose(transforms, moment):
-    tio = pytest.importorskip("torchio")
+    tio = pytest.importorskip("torchio", minversion="2.0")
     transforms.start()
     subject = tio.Subject(image=tio.ScalarImage(torch.rand(1, 6, 6, 6)))
     chain = tio.Compose([tio.ZNormalization(), tio.Flip(axes=0, flip_probability=0.5)])
@@ -239,7 +261,7 @@ def test_of_monai(transform, expected):
 
 
 def test_of_torchio():
-    tio = pytest.importorskip("torchio")
+    tio = pytest.importorskip("torchio", minversion="2.0")
     assert may_differ(tio.Flip(flip_probability=0.5))
     assert not may_differ(tio.Flip(axes=0))
     assert may_differ(tio.Affine(degrees=(-10, 10)))

@@ -6,7 +6,8 @@ data set, is not seen. Time of a transform that another one calls counts only fo
 
 Also, as far as its class shows, whether a transform may give another result when it is called again on the same item.
 Libraries mark what draws random numbers. For the user's own class or function, the names that its code uses are read:
-one that draws must never be taken for fixed, or caching its results would be called safe.
+one that draws must never be taken for fixed, or caching its results would be called safe. What a random transform
+applies within itself is part of it: TorchIO 1 draws parameters in RandomNoise and hands them to Noise.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class _Open:
     """A running call; `inner_s` are seconds of calls within it."""
 
     transform: Any
+    is_random: bool
     inner_s: float = 0.0
     inner_cpu_s: float = 0.0
 
@@ -171,11 +173,11 @@ class TransformTimer:
         self, library: str, transform: Any, original: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:
         stack: list[_Open] = self._local.__dict__.setdefault("stack", [])
-        if stack and stack[-1].transform is transform:
-            # A method that calls the one it overrides is one call of one transform.
+        if stack and (stack[-1].transform is transform or _has_parts(stack[-1])):
+            # A method that calls the one it overrides is one call of one transform, as is one with what it draws for.
             return original(*args, **named)
         sums = self._sums_of(library, transform)
-        mine = _Open(transform)
+        mine = _Open(transform, sums.is_random)
         stack.append(mine)
         began, began_cpu = time.perf_counter(), time.thread_time()
         try:
@@ -202,6 +204,11 @@ class TransformTimer:
         elif not found.is_random and may_differ(transform):
             found.is_random = True
         return found
+
+
+def _has_parts(outer: _Open) -> bool:
+    """Whether transforms within this one belong to it: it is random, and no container."""
+    return outer.is_random and not _children(outer.transform)
 
 
 def _name_of(transform: Any) -> str:

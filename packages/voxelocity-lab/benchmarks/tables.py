@@ -39,6 +39,7 @@ _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
     },
     "monai.md": {"the chains": monai.chain_lines, "the curves": monai.curve_lines},
     "monai-transforms.md": {"the random transforms": monai.parity_lines},
+    "names.md": {"the guides": watching.guide_row_lines},
     "nnunet.md": {
         "the rates": nnunet.rate_lines,
         "the batches": nnunet.batch_lines,

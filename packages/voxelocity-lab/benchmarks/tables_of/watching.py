@@ -8,6 +8,10 @@ from tables_of.results import markdown_table, of_records, percents, range_text, 
 from voxelocity_observe.core.quantities import factor_text
 
 _WATCHED = {"cpu": "a CPU-bound program", "training": "a training program"}
+_STATES = {
+    "as_written": "works as written", "other_name": "works, by the name above", "gpu": "needs a GPU: not run yet",
+    "impossible": "not possible",
+}  # fmt: skip
 
 
 @of_records("own_cost.json")
@@ -40,6 +44,28 @@ def own_cost_lines(record: dict[str, Any]) -> list[str]:
 def guide_lines(record: dict[str, Any]) -> list[str]:
     """Idioms of MONAI's guides: what the diagnosis named, what it predicted, what the changed line brought."""
     return _diagnosed(record)
+
+
+@of_records("guide_rows.json")
+def guide_row_lines(record: dict[str, Any]) -> list[str]:
+    """The statements of guides, and which of them work."""
+    rows = [
+        (
+            group["statement"],
+            len(group["rows"]),
+            _STATES[group["state"]] if group["is_right"] else "DOES NOT WORK",
+            group.get("because", ""),
+        )
+        for group in record["groups"]
+    ]
+    counts = [f"{record['counts'][state]} {words}" for state, words in _STATES.items()]
+    return [
+        f"Of {sum(record['counts'].values())} statements: {'; '.join(counts)}.",
+        "",
+        *markdown_table(("the guides have", "statements", "here", "why"), rows),
+        "",
+        source_line(record),
+    ]
 
 
 @of_records("diagnose_held_out.json")

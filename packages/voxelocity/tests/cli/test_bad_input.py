@@ -76,7 +76,7 @@ BROKEN_DATA = {
     "affines differ": (lambda data: shift_affine(data / LABEL), ["case_3", "5 mm apart", "copy the affine"]),
     "NaN": (
         lambda data: rewrite(data / IMAGE, put(np.nan)),
-        ["case_3", IMAGE, "1 voxels are NaN", "(3, 4, 5)", "numpy.nan_to_num"],
+        ["case_3", IMAGE, "1 voxel is NaN", "(3, 4, 5)", "numpy.nan_to_num"],
     ),
     "infinity": (lambda data: rewrite(data / IMAGE, put(-np.inf)), ["case_3", IMAGE, "-inf at", "numpy.nan_to_num"]),
     "undeclared label": (

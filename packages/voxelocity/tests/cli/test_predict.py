@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from shared.refused import assert_refused
 from voxelocity.data.decode import read_scan, write_scan
 from voxelocity.infer import load_model, predict_files, save_keep_largest, writing
 from voxelocity_observe.core.errors import UnpredictedError
+from voxelocity_observe.core.whole_file import whole_file
 
 SHAPE = (10, 9, 8)
 CPU = torch.device("cpu")
@@ -405,6 +407,28 @@ def test_a_prediction_that_is_complete_when_the_command_is_stopped_has_its_row(m
         predict_files(model("CT"), inputs, out, device=CPU, num_threads=1)
     assert names_in(out) == ["a.nii.gz"]
     assert list(rows_of(out)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "again"), [([], "with --resume predicts the other scans"), (["--overwrite"], "starts over")]
+)
+def test_a_full_disk_ends_the_command_with_what_is_there_and_how_to_continue(
+    predict, model, tmp_path, monkeypatch, options, again
+):
+    for name in "abc":
+        scan(tmp_path / "in" / f"{name}.nii.gz")
+
+    def on_a_disk_with_room_for_one(path):
+        if path.name == "b.nii.gz":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return whole_file(path)
+
+    monkeypatch.setattr("voxelocity.data.decode.write.whole_file", on_a_disk_with_room_for_one)
+    ended = predict(model("CT"), tmp_path / "in", out=(out := tmp_path / "out"), options=options)
+    assert ended.status == 2
+    assert f"cannot write {out / 'b.nii.gz'} (No space left on device); make space" in ended.err
+    assert f"1 prediction of this command is in {out}; the same command {again}" in ended.err
+    assert names_in(out) == ["a.nii.gz"]
 
 
 def test_a_model_that_is_no_text_is_named(predict, model, tmp_path):

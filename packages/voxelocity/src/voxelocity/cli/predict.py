@@ -86,9 +86,7 @@ def predict(asked: Asked[PredictRequest], model: _Model, inputs: _Inputs, dry_ru
             written = predict_scans(request, hooks)
     except KeyboardInterrupt:
         raise InterruptedRunError(
-            f"predict: stopped by Ctrl-C; {count_text(screen.num_written, 'prediction')} of this command "
-            f"{'is' if screen.num_written == 1 else 'are'} in {request.out}; the same command with --resume predicts "
-            "the other scans",
+            f"predict: stopped by Ctrl-C; {request.left_to_do(screen.num_written)}",
             signal_number=signal.SIGINT,
         ) from None
     finally:

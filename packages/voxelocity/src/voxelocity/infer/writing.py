@@ -22,7 +22,7 @@ from voxelocity.infer.pictured import Pictured
 from voxelocity.infer.statistics import STATISTICS_FILE, class_statistics
 from voxelocity.infer.table import PredictionTable
 from voxelocity.report import cut_slices, preview_png
-from voxelocity_observe.core.errors import ScanError
+from voxelocity_observe.core.errors import OutputError, ScanError
 from voxelocity_observe.core.host import peak_device_bytes, peak_host_bytes
 from voxelocity_observe.core.whole_file import write_whole
 
@@ -106,7 +106,11 @@ class PredictionWriter:
         self._writing = prediction.scan.case_id, self._thread.submit(self._write, prediction)
 
     def finish(self) -> None:
-        """Waits for the prediction that is being written."""
+        """Waits for the prediction that is being written.
+
+        Raises:
+            OutputError: a file cannot be written; says what is there and how to continue.
+        """
         writing, self._writing = self._writing, None
         if writing is None:
             return
@@ -117,6 +121,8 @@ class PredictionWriter:
         except ScanError as error:
             self._on_failure(case_id, error)
             return
+        except OutputError as error:
+            raise OutputError(f"{error}; {self._request.left_to_do(len(self.scans))}") from None
         self.scans.append(scan)
         self._on_case(scan)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -13,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.cases import Cases
+from voxelocity.core.region import Index3
 from voxelocity.core.staging import StagingAhead
 from voxelocity.core.volume import VolumeRef, VolumeSpec
 from voxelocity.data.decode import ScanHeader, read_case, read_header, spec_of
 from voxelocity.data.pipeline.modality import CT_AIR, CT_FAT
-from voxelocity.data.prepare import OrientToRAS, Preparation, PrepareConfig
+from voxelocity.data.prepare import OrientToRAS, Preparation, PrepareConfig, Trace, restore_labels
 from voxelocity.infer import TrainedOn
 from voxelocity_observe.core.errors import ScanError
 
@@ -138,7 +140,7 @@ def take_fingerprint(
     firsts = [case_headers[0] for case_headers in headers]
     class_counts = np.sum([sample.class_counts for sample in voxels], axis=0)
     dtypes = [header.dtype for case_headers in headers for header in case_headers]
-    return DatasetFingerprint(
+    found = DatasetFingerprint(
         num_cases=len(cases),
         channels=cases.channels,
         class_names=cases.class_names,
@@ -162,6 +164,9 @@ def take_fingerprint(
         without_air=_without_air(voxels),
         regions=tuple(cases.regions),
     )
+    if found.is_ct:
+        _warn_of_far_values(found.intensity[0], voxels)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +184,11 @@ class _Sample:
 
     case_id: str
     channels: tuple[_ChannelSample, ...]
+    indices: npt.NDArray[np.int64]
+    """Flat, of these voxels on the prepared grid."""
+    shape: Index3
+    """Of that grid."""
+    trace: Trace
     class_counts: npt.NDArray[np.int64]
     crop_share: float
     seconds: float
@@ -235,6 +245,9 @@ def _read_sample(ref: VolumeRef, preparation: Preparation, cases: Cases, staging
             )
             for plane in volume.intensities()
         ),
+        indices=inside,
+        shape=volume.grid.shape,
+        trace=volume.trace,
         class_counts=class_counts,
         crop_share=volume.grid.num_voxels / scan.grid.num_voxels,
         seconds=seconds,
@@ -253,6 +266,26 @@ def _intensity(samples: Sequence[_ChannelSample]) -> Intensity:
         std=float(values.std(dtype=np.float64)),
         lowest=min(sample.lowest for sample in samples),
         highest=max(sample.highest for sample in samples),
+    )
+
+
+def _warn_of_far_values(found: Intensity, samples: Sequence[_Sample]) -> None:
+    """Warns if a few values decide the deviation by which all cases are normalized."""
+    low, high = found.percentile_00_5, found.percentile_99_5
+    if not 0.0 < high - low < found.std:
+        return
+    sample = max(samples, key=lambda sample: np.abs(sample.channels[0].foreground - found.median).max())
+    foreground = sample.channels[0].foreground
+    number = int(np.abs(foreground - found.median).argmax())
+    is_there = np.zeros(sample.shape, dtype=bool)
+    is_there.reshape(-1)[sample.indices[number]] = True
+    x, y, z = np.argwhere(restore_labels(is_there, sample.trace))[0].tolist()
+    warnings.warn(
+        f"plan: case '{sample.case_id}': the value {foreground[number]:g} at (x, y, z) = ({x}, {y}, {z}), far from all "
+        "others, decides how all cases are normalized: the standard deviation of the foreground is "
+        f"{found.std:.4g}, though 99 % of its values lie from {low:.4g} to {high:.4g}; correct it in the file, for "
+        "example with numpy.clip, leave the case out, or set data.prepare.intensity.mean and .std",
+        stacklevel=3,
     )
 
 

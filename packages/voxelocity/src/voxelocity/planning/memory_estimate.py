@@ -16,7 +16,7 @@ import numpy as np
 from voxelocity.core.batch import label_dtype
 from voxelocity.core.cases import index_dtype
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.pipeline import read_spec
+from voxelocity.data.pipeline import effect_on, read_spec
 from voxelocity.infer import ModelSpec
 from voxelocity.infer.memory import ScanMemory, scan_memory
 from voxelocity.planning.config import plan_with
@@ -161,7 +161,7 @@ class _Scans:
     def of(cls, refs: Sequence[VolumeRef], validated: Iterable[VolumeRef], spec: ModelSpec) -> _Scans:
         preparation = spec.preparation()
         scans = {ref.case_id: read_spec(ref) for ref in refs}
-        effects = {case_id: preparation.describe(scan) for case_id, scan in scans.items()}
+        effects = {ref.case_id: effect_on(ref, scans[ref.case_id], preparation) for ref in refs}
         num_indices = len(spec.stored_values)
         label_bytes = np.dtype(index_dtype(num_indices)).itemsize
         sizes = {

@@ -493,21 +493,24 @@ def test_scratch_of_a_whole_large_scan_is_not_kept(monkeypatch):
 
 @pytest.mark.parametrize("engine", ["native", "torch"])
 @pytest.mark.parametrize("interpolation", ["nearest", "vote"])
-def test_more_classes_than_a_byte_holds_are_moved_as_fewer_are(engine, interpolation):
+# Of 256 classes, only the ignored voxels are more than a byte holds.
+@pytest.mark.parametrize("num_classes", [256, 1004])
+def test_more_classes_than_a_byte_holds_are_moved_as_fewer_are(engine, interpolation, num_classes):
     volume, patch = make_volume(), (9, 12, 16)
     config = AugmentConfig.only(
         flip_probability=(0.5, 0.5, 0.5), affine_probability=0.5, label_interpolation=interpolation
     )
     drawn = {"seed": 6, "num_channels": 1, "patch_shape": patch, "config": config}
     few = sample(draws(NUM_SAMPLES), **drawn, swapped_classes=(0, 2, 1, 3, 4))
-    wide = [*range(1004)]
-    wide[1001], wide[1002] = 1002, 1001
+    one, other = num_classes - 3, num_classes - 2
+    wide = [*range(num_classes)]
+    wide[one], wide[other] = other, one
     many = sample(draws(NUM_SAMPLES), **drawn, swapped_classes=wide)
     assert 0 < many.is_swapped.sum() < NUM_SAMPLES
     regions = some_regions(NUM_SAMPLES, volume.grid.shape, patch)
     image, label = augmented(volume, regions, few, "torch")
     # Class 4 becomes the index of ignored voxels, which follows those of the classes.
-    values = np.array([0, 1001, 1002, 1003, 1004])
+    values = np.array([0, one, other, num_classes - 1, num_classes])
     moved = volume.with_(label=values[volume.label].astype(np.uint16))
     sources = [source_of(moved, region, many, row) for row, region in enumerate(regions)]
     found_image, found = torch.empty(image.shape), torch.empty(label.shape, dtype=torch.int32)

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from shared.raising import raising
-from voxelocity.data.cache import DiskTier, LmdbTier, entry_files
+from voxelocity.data.cache import DiskTier, LmdbTier, entry_files, entry_key
 from voxelocity.testing.tier_contract import KEY, assert_same, example_volume
 from voxelocity_observe.core.errors import CacheError, CacheFullError, OutputError
 
@@ -289,8 +289,11 @@ def test_an_entry_that_is_replaced_while_it_is_opened_is_looked_at_again(tmp_pat
     assert_same(got, make_volume())
 
 
+FIRST, SECOND, THIRD, NEW, NEWER = (entry_key(name, "") for name in ("first", "second", "third", "new", "newer"))
+
+
 def limited(folder, messages=None, num_entries=3):
-    size = entry_file(folder, "first").stat().st_size
+    size = entry_file(folder, FIRST).stat().st_size
     return DiskTier(
         folder, max_bytes=int((num_entries + 0.5) * size), warn=None if messages is None else messages.append
     )
@@ -298,41 +301,74 @@ def limited(folder, messages=None, num_entries=3):
 
 def test_entries_that_nobody_uses_make_room_at_the_limit_of_the_folder_the_one_used_longest_ago_first(tmp_path):
     before = DiskTier(tmp_path)
-    for number, key in enumerate(("first", "second", "third")):
+    for number, key in enumerate((FIRST, SECOND, THIRD)):
         before.put(key, make_volume(number))
     del before
     gc.collect()
-    for age, key in enumerate(("second", "first", "third")):
+    for age, key in enumerate((SECOND, FIRST, THIRD)):
         os.utime(entry_file(tmp_path, key), (1000 + age, 1000 + age))
     messages = []
     tier = limited(tmp_path, messages)
-    tier.put("new", make_volume(7))
-    assert tier.keys() == ["first", "new", "third"]
-    assert tier.get("first") is not None
-    tier.put("newer", make_volume(8))
-    assert tier.keys() == ["first", "new", "newer"]
+    tier.put(NEW, make_volume(7))
+    assert set(tier.keys()) == {FIRST, NEW, THIRD}
+    assert tier.get(FIRST) is not None
+    tier.put(NEWER, make_volume(8))
+    assert set(tier.keys()) == {FIRST, NEW, NEWER}
     (text,) = messages
     assert str(tmp_path) in text
     assert "data.cache.folder_max_bytes" in text
 
 
+def test_files_of_other_programs_in_the_folder_stay(tmp_path):
+    DiskTier(tmp_path).put(FIRST, make_volume())
+    gc.collect()
+    others = [tmp_path / name for name in ("model.safetensors", ".config.tmp", f".{KEY}.tmp", ".a.12-b.tmp")]
+    for path in others:
+        path.write_bytes(bytes(2 * entry_file(tmp_path, FIRST).stat().st_size))
+        os.utime(path, (1000, 1000))
+    tier = limited(tmp_path, num_entries=1)
+    tier.put(NEW, make_volume(1))
+    assert all(path.exists() for path in others)
+    assert not entry_file(tmp_path, FIRST).exists()
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_folder_that_may_only_be_read_is_read_though_a_killed_writer_left_something_there(
+    tmp_path, monkeypatch, number
+):
+    DiskTier(tmp_path).put(KEY, make_volume())
+    remains = tmp_path / f".{KEY}.123-0a1b2c3d.tmp"
+    remains.touch()
+    real = os.open
+
+    def refused(path, flags, *args, **options):
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(number, os.strerror(number), os.fspath(path))
+        return real(path, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", refused)
+    assert_same(DiskTier(tmp_path).get(KEY), make_volume())
+    assert remains.exists()
+
+
 def test_entries_in_use_by_another_process_or_this_one_stay_and_the_limit_is_named(tmp_path, run_python):
-    DiskTier(tmp_path).put("first", make_volume())
+    DiskTier(tmp_path).put(FIRST, make_volume())
     code = (
         "import sys; from pathlib import Path; from voxelocity.data.cache import DiskTier; "
-        "tier = DiskTier(Path(sys.argv[1])); volume = tier.get('first'); print('in use', flush=True); sys.stdin.read()"
+        "tier = DiskTier(Path(sys.argv[1])); volume = tier.get(sys.argv[2]); print('in use', flush=True); "
+        "sys.stdin.read()"
     )
-    user = run_python(code, tmp_path)
+    user = run_python(code, tmp_path, FIRST)
     assert user.stdout.readline() == "in use\n"
     tier = limited(tmp_path, num_entries=2)
-    tier.put("own", make_volume(1))
+    tier.put(SECOND, make_volume(1))
     with pytest.raises(
         CacheFullError, match=rf"no space for case 'case é 2' .*in {tmp_path}; raise data\.cache\.folder"
     ):
-        tier.put("more", make_volume(2))
-    assert tier.keys() == ["first", "own"]
+        tier.put(THIRD, make_volume(2))
+    assert set(tier.keys()) == {FIRST, SECOND}
     user.kill()
     user.wait()
-    tier.put("more", make_volume(2))
-    assert tier.keys() == ["more", "own"]
+    tier.put(THIRD, make_volume(2))
+    assert set(tier.keys()) == {SECOND, THIRD}
     assert len(list((tmp_path / "locks" / ".uses").iterdir())) == 1, "the list of a killed process stays"

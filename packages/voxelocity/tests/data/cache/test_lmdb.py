@@ -1,3 +1,4 @@
+import errno
 import multiprocessing
 import os
 import shutil
@@ -9,6 +10,7 @@ import pytest
 
 from shared.forked import run_python
 from shared.limits import HANGS_S
+from shared.raising import raising
 from voxelocity.data.cache import LmdbTier, lmdb_file, open_lmdb_file
 from voxelocity.data.cache.contents import CacheContents
 from voxelocity.testing.tier_contract import KEY, assert_same, example_volume
@@ -169,6 +171,9 @@ def test_file_that_is_damaged_as_a_whole_can_be_cleared(tmp_path):
 def test_file_that_this_user_may_only_read_is_read_and_takes_nothing(tmp_path, put_elsewhere, monkeypatch):
     access = os.access
     monkeypatch.setattr(lmdb_file.os, "access", lambda path, how: how != os.W_OK and access(path, how))
+    # As it came with a copy; a file system that is mounted to be read changes nothing.
+    put_elsewhere.chmod(0o644)
+    monkeypatch.setattr(Path, "chmod", raising(OSError(errno.EROFS, "Read-only file system")))
     before = put_elsewhere.read_bytes()
     tier = LmdbTier(tmp_path)
     assert not tier._store.is_writable

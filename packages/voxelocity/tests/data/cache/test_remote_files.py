@@ -8,7 +8,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from shared.raising import raising
-from voxelocity.data.cache import CacheConfig, DiskTier, disk_bytes_in, open_cache, remote_files
+from voxelocity.data.cache import CacheConfig, DiskTier, disk_bytes_in, entry_key, open_cache, remote_files
 from voxelocity.data.source.remote import open_mirror
 from voxelocity.testing.tier_contract import KEY, PersistentTierContract, assert_same, example_volume
 from voxelocity_observe.core.errors import CacheError, CacheFullError, ConfigError, InputError
@@ -123,7 +123,7 @@ def test_an_entry_that_is_damaged_on_the_server_is_dropped_there(machines):
 
 def test_what_is_brought_here_keeps_to_the_limit(machines):
     first = machines()
-    keys = [f"{KEY}{number}" for number in range(3)]
+    keys = [entry_key(str(number), "") for number in range(3)]
     for number, key in enumerate(keys):
         first.put(key, example_volume(number))
     size = (machines.server / f"{keys[0]}.safetensors").stat().st_size

@@ -218,7 +218,7 @@ def test_voxels_beyond_float32_are_counted_and_placed(save) -> None:
     image[3, 2, 1] = -1e39
     with pytest.raises(
         ScanError,
-        match=r"a\.nii: 1 voxels are larger than float32 can hold, the first is -1e\+39 at \(x, y, z\) = \(3, 2, 1\), "
+        match=r"a\.nii: 1 voxel is larger than float32 can hold, the first is -1e\+39 at \(x, y, z\) = \(3, 2, 1\), "
         r"channel 0; rescale the image or leave the case out",
     ):
         read_case(_ref(save("a.nii", image)), label_values=(0, 1))

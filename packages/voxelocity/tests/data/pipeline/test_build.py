@@ -288,6 +288,13 @@ def test_a_feed_takes_cases_as_they_were_opened(blob_refs, data_config, tmp_path
         assert_equal_batches(list(itertools.islice(feed, 3)), take(blob_refs, config, 3))
 
 
+@pytest.mark.parametrize("option", [{"seed": -1}, {"seed": 2**63}, {"start_step": -2}, {"start_step": 1.0}])
+def test_a_seed_or_step_that_no_batch_has_is_refused_as_it_was_written(blob_refs, data_config, option):
+    ((name, value),) = option.items()
+    with pytest.raises(ConfigError, match=rf"^vx\.Feed\({name}={value}\): give a whole number from 0"):
+        Feed(NotedCases(blob_refs, data_config()), data_config(), **option)
+
+
 def test_a_case_without_label_is_refused_by_name(blob_refs, data_config):
     config = data_config()
     cases = prepared([*blob_refs[:2], replace(blob_refs[2], label=None)], config)

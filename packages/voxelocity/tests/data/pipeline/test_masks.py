@@ -6,7 +6,7 @@ import pytest
 
 from voxelocity.data.decode import read_scan
 from voxelocity.data.pipeline.masks import classes_of_masks, write_merged
-from voxelocity_observe.core.errors import ScanError
+from voxelocity_observe.core.errors import OutputError, ScanError
 
 
 @pytest.fixture
@@ -92,3 +92,9 @@ def test_a_mask_of_the_background_is_no_class(tmp_path, save):
     labels, overlapping = classes_of_masks(tmp_path, {"p1": files})
     assert (labels, overlapping) == ({0: "background", 1: "liver", 2: "spleen"}, "")
     assert merged(tmp_path, files, labels) == ([0, 1, 2], 0)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, save):
+    (tmp_path / "out").touch()
+    with pytest.raises(OutputError, match=rf"cannot make the folder {tmp_path}/out \(File exists\); .* with -o"):
+        merged(tmp_path, [save("p1/liver.nii.gz", np.uint8([0, 1]))], {0: "background", 1: "liver"})

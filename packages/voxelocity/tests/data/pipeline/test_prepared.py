@@ -12,9 +12,11 @@ from shared.dicom_series import write_series
 from shared.raising import raising
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import DiskTier
+from voxelocity.data.decode import read_header, write_contours
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.data.pipeline import prepared as prepared_module
 from voxelocity.data.pipeline.prepared import MemoryBudget
+from voxelocity.testing.tier_contract import assert_same
 from voxelocity_observe.core.errors import CacheError, ScanError
 
 
@@ -53,6 +55,26 @@ def test_one_changed_slice_of_a_series_prepares_the_case_again(data_config, tmp_
     write_series(tmp_path / "ct", voxels[:1] + 1, places=[4], name="more")
     with pytest.raises(ScanError, match="2 series"):
         prepared([ref], config)[0].load()
+
+
+@pytest.mark.filterwarnings("ignore:.*refers to another series:UserWarning")
+def test_series_and_structures_in_one_folder_are_cases_of_their_own(data_config, tmp_path):
+    noise, folder = np.random.default_rng(0).integers(0, 900, (2, 6, 5, 4), dtype=np.int16), tmp_path / "export"
+    images = [write_series(folder, voxels, name=f"series_{number}")[0] for number, voxels in enumerate(noise)]
+    header, labels = read_header(images[0]), [folder / "one.dcm", folder / "two.dcm"]
+    for number, path in enumerate(labels):
+        classes = np.zeros(header.grid.shape, np.uint8)
+        classes[number : number + 2] = 1
+        write_contours(path, classes, header, ["organ"])
+    refs = [
+        VolumeRef(case_id=f"{image.stem} {label.stem}", images=(image,), label=label, structures=(("organ", 1),))
+        for image in images
+        for label in labels
+    ]
+    kept, wanted = (prepared(refs, data_config(tier)) for tier in ("disk", "none"))
+    for index in range(4):
+        assert_same(kept[index].load(), wanted[index].load())
+    assert fill(kept)[0].num_found == 4
 
 
 def test_a_case_larger_than_the_budget_leaves_the_others_their_cache(blob_refs, data_config):
@@ -122,6 +144,20 @@ def test_a_case_takes_at_most_what_its_headers_say(data_config, tmp_path):
     ref = VolumeRef(case_id="a", images=(tmp_path / "scaled.nii.gz",), label=tmp_path / "label.nii.gz")
     cases = prepared([ref], data_config("none"))
     assert cases[0].num_bytes <= cases.most_bytes(0)
+
+
+def test_a_scan_whose_header_makes_it_huge_is_refused_by_its_case(data_config, tmp_path):
+    for name in ("image", "label"):
+        nib.save(
+            nib.Nifti1Image(np.ones((20, 20, 20), np.uint8), np.diag([900, 900, 900, 1])), tmp_path / f"{name}.nii"
+        )
+    ref = VolumeRef(case_id="in_um", images=(tmp_path / "image.nii",), label=tmp_path / "label.nii")
+    cases = prepared([ref], data_config("none"))
+    for ask in (cases.__getitem__, cases.most_bytes, cases.shape):
+        with pytest.raises(
+            ScanError, match=r"^prepare: case 'in_um': the scan would have 18000 x .* check the spacing"
+        ):
+            ask(0)
 
 
 def test_a_part_shares_the_cache_of_the_whole(blob_refs, data_config):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from monai.transforms import NormalizeIntensity, ScaleIntensityRange
 
 from voxelocity.core.volume import Grid, Volume
-from voxelocity.data.prepare import IntensityConfig, intensity
+from voxelocity.data.prepare import IntensityConfig, Preparation, PrepareConfig, intensity
 from voxelocity.data.prepare.intensity import ScaleIntensity
 
 SHAPE = (2, 6, 5, 4)
@@ -69,6 +69,13 @@ def test_window_takes_global_mean_and_deviation() -> None:
     )
 
 
+@pytest.mark.parametrize(("low", "high"), [(-200, -100), (300, 500)])
+def test_values_beyond_a_window_become_its_end_even_if_their_type_cannot_hold_it(low, high) -> None:
+    image = np.arange(120, dtype=np.uint8).reshape(1, 6, 5, 4)
+    scaled = ScaleIntensity(IntensityConfig(mode="window", low=low, high=high))(_volume(image)).intensities()
+    assert (scaled == (1.0 if high < 0 else 0.0)).all()
+
+
 def test_none_passes_the_volume_on() -> None:
     volume = _volume(np.zeros(SHAPE, np.int16))
     assert ScaleIntensity(IntensityConfig(mode="none"))(volume) is volume
@@ -99,3 +106,32 @@ def test_small_integers_stay_what_they_are_and_tell_what_they_mean(dtype) -> Non
 def test_what_is_not_exact_in_integers_becomes_float32(config) -> None:
     scaled = ScaleIntensity(config)(_volume(np.full(SHAPE, -100, np.int16)))
     assert (scaled.image.dtype, scaled.scaling) == (np.float32, ())
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
+@pytest.mark.parametrize("nonzero_only", [False, True])
+def test_a_voxel_that_alone_decides_the_scale_is_named_by_its_place_in_the_file(dtype, nonzero_only) -> None:
+    image = np.zeros((2, 30, 24, 20))
+    image[:, 4:26, 4:20, 3:17] = np.random.default_rng(0).normal(300, 40, (2, 22, 16, 14))
+    image[1, 7, 9, 11] = 1e9
+    flipped = Volume(
+        case_id="a", image=image.astype(dtype), label=None, grid=Grid.of(image.shape, np.diag([-1, 1, -2, 1]))
+    )
+    prepare = {"intensity": {"nonzero_only": nonzero_only}, "crop": "nonzero", "spacing_mm": [1.0, 1.0, 1.0]}
+    with pytest.warns(UserWarning, match="case 'a'") as said:
+        Preparation(PrepareConfig.parse(prepare))(flipped)
+    (text,) = [str(warning.message) for warning in said]
+    for words in ("1 voxel far", r"1e+09 at (x, y, z) = (7, 9, 11), channel 1", "numpy.clip", "leave the case out"):
+        assert words in text
+    # Without the voxel, the deviation is that of tissue.
+    assert 30 < float(text.partition("in place of ")[2].partition(",")[0]) < 200
+
+
+def test_bright_vessels_burnt_in_markers_and_maps_of_points_are_no_reason_to_warn() -> None:
+    image = np.random.default_rng(0).normal(100, 10, (1, 40, 40, 40)).astype(np.float32)
+    image[0, 20, 10:20, 10:20] = 1_000
+    image[0, 3, 3, 3] = 4_000
+    ScaleIntensity(IntensityConfig())(_volume(image))
+    points = np.zeros((1, 40, 40, 40), np.float32)
+    points[0, 3, 3, 3] = 1
+    ScaleIntensity(IntensityConfig())(_volume(points))

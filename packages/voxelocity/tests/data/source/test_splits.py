@@ -15,7 +15,7 @@ from voxelocity_observe.core.errors import DatasetError
 
 
 def refs_of(case_ids: list[str]) -> list[VolumeRef]:
-    return [VolumeRef(case_id=case_id, images=(Path("x"),), label=Path("y")) for case_id in sorted(case_ids)]
+    return [VolumeRef(case_id=name, images=(Path(name),), label=Path(f"{name}_label")) for name in sorted(case_ids)]
 
 
 @given(st.lists(st.text(min_size=1, max_size=4), unique=True, min_size=1, max_size=40), st.integers(2, 7), st.randoms())
@@ -55,6 +55,33 @@ def test_there_are_no_more_default_folds_than_patients():
 def test_declared_patients_win_over_names():
     refs = [replace(ref, patient=ref.case_id) for ref in refs_of(["p1_pre", "p1_post", "p2_pre", "p2_post"])]
     assert [ref.fold for ref in assign_folds(refs, num_folds=5)[0]] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("patients", [(None,) * 5, ("a", "b", "c", "c", "e")])
+def test_cases_that_share_a_file_are_of_one_patient(patients):
+    # Two phases with one label, x, and an image, 2, with labels by two raters.
+    files = [("1", "x"), ("2", "x"), ("3", "y"), ("2", "z"), ("5", "w")]
+    refs = [
+        VolumeRef(case_id=case_id, images=(Path(image),), label=Path(label), patient=patient)
+        for case_id, (image, label), patient in zip("dfgkm", files, patients, strict=True)
+    ]
+    found, num_folds = assign_folds(refs, num_folds=5)
+    # Of c, both scans: g by its name, k by its image.
+    same = [ref.patient == found[0].patient for ref in found]
+    assert same == [True, True, patients[0] is not None, True, False]
+    assert len({ref.fold for ref, is_same in zip(found, same, strict=True) if is_same}) == 1
+    assert num_folds == len({ref.patient for ref in found})
+
+
+def test_an_image_of_all_cases_such_as_an_atlas_makes_no_patient():
+    refs = [replace(ref, images=(*ref.images, Path("atlas"))) for ref in refs_of(["a", "b", "c"])]
+    assert [ref.fold for ref in assign_folds(refs, num_folds=3)[0]] == [0, 1, 2]
+
+
+def test_volumes_of_a_single_scan_are_divided_though_of_one_patient():
+    refs = [VolumeRef(case_id=name, images=(Path("4d"),), label=Path(name), volume=1) for name in "abc"]
+    found, _ = assign_folds(refs, num_folds=3)
+    assert [(ref.fold, ref.patient) for ref in found] == [(0, "a"), (1, "a"), (2, "a")]
 
 
 def test_a_validated_case_has_the_fold_that_validates_it(write_json):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, TypedDict
 from voxelocity.core.requests.plan import read_device
 from voxelocity.core.scan_formats import OUTPUTS
 from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.core.quantities import count_text
 from voxelocity_observe.core.request import Option, UserRequest
 
 
@@ -112,6 +113,15 @@ class PredictRequest(UserRequest):
         self.check_number("num_threads", "give a whole number from 0", is_whole=True)
         if self.volume is not None:
             self.check_number("volume", "give a whole number from 1", least=1, is_whole=True)
+
+    def left_to_do(self, num_written: int) -> str:
+        """What a command that ends early has written, and what predicts the other scans: the end of a message."""
+        is_one = num_written == 1
+        again = "starts over" if self.overwrite else "with --resume predicts the other scans"
+        return (
+            f"{count_text(num_written, 'prediction')} of this command {'is' if is_one else 'are'} in {self.out}; the "
+            f"same command {again}"
+        )
 
 
 class PredictOptions(TypedDict, total=False):

@@ -62,7 +62,11 @@ def augment_sample(
     place = _warp if params.is_warped[row] else _crop
     place(source, region, params, row, scale, out_image, label)
     if is_wide:
-        out_label[...] = params.swapped_classes[label] if params.is_swapped[row] else label
+        out_label[...] = label
+        if params.is_swapped[row]:
+            # Ignored voxels may follow the classes of the table.
+            table = params.swapped_classes
+            np.copyto(out_label, table.take(label, mode="clip"), where=label < len(table))
     elif params.is_swapped[row]:
         loops.swap_classes(label.reshape(-1), params.swapped_classes)
     for number, channel in enumerate(out_image):

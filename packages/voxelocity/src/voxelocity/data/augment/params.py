@@ -171,9 +171,8 @@ _UNCHANGED = {entry.name: entry.metadata["unchanged"] for entry in fields(Augmen
 def swap_table(swapped_classes: Sequence[int]) -> Array:
     """`AugmentParams.swapped_classes` of the replacements of the first classes; the others stay."""
     num = len(swapped_classes)
-    # Of more than 256 classes, with an entry for ignored voxels.
-    table = np.arange(num + 1, dtype=np.int32) if num > 256 else np.arange(256 if num else 0, dtype=np.uint8)
-    table[: len(swapped_classes)] = swapped_classes
+    table = np.arange(num, dtype=np.int32) if num > 256 else np.arange(256 if num else 0, dtype=np.uint8)
+    table[:num] = swapped_classes
     return table
 
 

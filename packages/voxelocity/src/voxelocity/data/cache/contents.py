@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from voxelocity.data.cache.entry import DamagedEntryError, EntryBytes, Format, OutdatedEntryError, read_header
+from voxelocity.data.cache.entry import (
+    DamagedEntryError,
+    EntryBytes,
+    Format,
+    OutdatedEntryError,
+    is_named_by_us,
+    read_header,
+)
 from voxelocity.data.cache.entry_files import EntryFiles
 from voxelocity.data.cache.lmdb_file import DamagedFileError
 from voxelocity.data.cache.locks import LOCKS_NAME
 from voxelocity.data.cache.stored import Store
 from voxelocity.data.cache.tier_table import TIERS, OneFile, TierName
 from voxelocity_observe.core.errors import CacheError, ConfigError, OutputError
-
-_KEY = re.compile(r"[0-9a-f]{40}")
-"""The names that `entry_key` gives. A file named like this is an entry even where nothing in it can be read."""
 
 State = Literal["whole", "damaged", "outdated"]
 
@@ -155,7 +158,7 @@ def _check_is_cache(folder: Path) -> None:
     is_cache = folder.is_dir() and (
         (folder / LOCKS_NAME).is_dir()
         or any((folder / file.name).is_file() for file in _FILES.values())
-        or any(_KEY.fullmatch(key) for key in EntryFiles(folder).keys())  # noqa: SIM118
+        or any(map(is_named_by_us, EntryFiles(folder).keys()))
     )
     if not is_cache:
         raise ConfigError(
@@ -168,7 +171,7 @@ def _describe(tier: TierName, key: str, content: EntryBytes, *, full: bool) -> K
     try:
         header = read_header(key, content)
     except DamagedEntryError as error:
-        if tier not in _FILES and not _KEY.fullmatch(key):
+        if tier not in _FILES and not is_named_by_us(key):
             return None
         state: State = "outdated" if isinstance(error, OutdatedEntryError) else "damaged"
         return KeptEntry(tier=tier, key=key, num_bytes=len(content), state=state, problem=str(error))

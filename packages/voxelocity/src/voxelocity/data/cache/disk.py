@@ -21,7 +21,7 @@ from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Array
 from voxelocity.data.cache import lmdb_file
-from voxelocity.data.cache.entry import EntryBytes, Format, Header, read_header
+from voxelocity.data.cache.entry import EntryBytes, Format, Header, is_named_by_us, read_header
 from voxelocity.data.cache.entry_files import EntryFiles
 from voxelocity.data.cache.locks import LOCKS_NAME, NO_SPACE, Uses, file_mode
 from voxelocity.data.cache.remote_files import RemoteEntryFiles
@@ -131,7 +131,8 @@ class DiskTier(EntryTier[EntryFiles]):
 
     def _evict(self, num_bytes: int) -> int:
         """Removes entries until this much more fits, if possible; returns the bytes of the rest."""
-        entries = self._store.oldest_first()
+        # Of other programs' files of this kind, such as weights of models, none may go.
+        entries = [(key, size) for key, size in self._store.oldest_first() if is_named_by_us(key)]
         total = sum(size for _, size in entries)
         if total + num_bytes <= self._max_bytes:
             return total
@@ -271,5 +272,6 @@ class LmdbTier(EntryTier[lmdb_file.LmdbFile]):
         status = path.stat()
         if status.st_uid == os.getuid() and status.st_mode & 0o777 & ~mode:
             # Made by an older version, which left its permissions to the umask.
-            path.chmod(status.st_mode & mode)
+            with contextlib.suppress(OSError):
+                path.chmod(status.st_mode & mode)
         return file

@@ -53,6 +53,8 @@ _DTYPE_NAMES = {
 _DTYPES = {name: np.dtype(dtype) for dtype, name in _DTYPE_NAMES.items()}
 _FOREGROUND = "foreground_"
 _ALIGNMENT_BYTES = 64
+_KEY = re.compile(r"[0-9a-f]{40}")
+"""The names that `entry_key` gives. A file named like this is an entry even where nothing in it can be read."""
 _inodes_last: dict[int, bool] = {}
 """By device: whether a file there keeps its inode across mounts."""
 
@@ -90,6 +92,11 @@ def checked_key(key: str) -> str:
     if not re.fullmatch(r"[0-9A-Za-z_-]+", key):
         raise ValueError(f"cache.key: key {key!r} cannot name a file; use letters, digits, '-' and '_'")
     return key
+
+
+def is_named_by_us(key: str) -> bool:
+    """Whether this is a name that `entry_key` gives, which no other program gives its files."""
+    return _KEY.fullmatch(key) is not None
 
 
 class EntryBytes(Protocol):

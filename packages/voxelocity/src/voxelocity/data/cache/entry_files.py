@@ -12,6 +12,7 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import secrets
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ from voxelocity_observe.core.host import file_system_of, is_on_network
 
 SUFFIX = ".safetensors"
 TEMP_SUFFIX = ".tmp"
+_TEMP = re.compile(rf"\.[\w-]+\.\d+-[0-9a-f]{{8}}{re.escape(TEMP_SUFFIX)}")
 _LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 """What a flush says when something was not written."""
 _WRITE_BYTES = 16 * 2**20
@@ -175,8 +177,10 @@ class EntryFiles:
     def remove_abandoned(self) -> None:
         """Removes what writers that died left behind."""
         for temp in self._folder.glob(f".*{TEMP_SUFFIX}"):
-            with contextlib.suppress(PermissionError):
-                remove_if_abandoned(temp)
+            # Other programs have files of such names; and in a folder that may only be read, remains are no harm.
+            if _TEMP.fullmatch(temp.name):
+                with contextlib.suppress(OSError):
+                    remove_if_abandoned(temp)
 
     def _open_temp(self, key: str) -> tuple[int, Path]:
         mode = file_mode(self._folder)

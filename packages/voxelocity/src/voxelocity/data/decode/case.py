@@ -21,6 +21,7 @@ from voxelocity.data.decode.labels import class_indices, read_labels
 from voxelocity.data.decode.named_labels import label_names_in, read_named
 from voxelocity.data.decode.notes import Note, notes_about
 from voxelocity_observe.core.errors import ScanError
+from voxelocity_observe.core.quantities import count_text
 
 _Given = TypeVar("_Given")
 _Found = TypeVar("_Found")
@@ -138,9 +139,11 @@ def _check_finite(ref: VolumeRef, path: Path, image: Array) -> None:
         what, cure = "larger than float32 can hold", "rescale the image"
     else:
         what, cure = "NaN or infinite", "replace them, for example with numpy.nan_to_num,"
-    channel, x, y, z = (int(n) for n in np.argwhere(~finite)[0])
+    bad = ~finite
+    number = int(bad.sum())
+    channel, x, y, z = np.unravel_index(int(bad.argmax()), bad.shape)
     raise ScanError(
-        f"decode: case '{ref.case_id}': {path}: {int((~finite).sum()):,} voxels are {what}, the first is "
-        f"{image[channel, x, y, z]} at (x, y, z) = ({x}, {y}, {z}), channel {channel}; "
+        f"decode: case '{ref.case_id}': {path}: {count_text(number, 'voxel')} {'is' if number == 1 else 'are'} "
+        f"{what}, the first is {image[channel, x, y, z]} at (x, y, z) = ({x}, {y}, {z}), channel {channel}; "
         f"{cure} or leave the case out"
     )

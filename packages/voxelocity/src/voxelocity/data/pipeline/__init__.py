@@ -12,7 +12,7 @@ from voxelocity.data.pipeline.describe import describe_folder, write_description
 from voxelocity.data.pipeline.draws import RankDraws
 from voxelocity.data.pipeline.infer_labels import declare_channels, declare_labels
 from voxelocity.data.pipeline.masks import FolderHints
-from voxelocity.data.pipeline.prepared import CachingFacts, MemoryBudget, PreparedCases, read_spec
+from voxelocity.data.pipeline.prepared import CachingFacts, MemoryBudget, PreparedCases, effect_on, read_spec
 
 __all__ = [
     "CachingFacts",
@@ -27,6 +27,7 @@ __all__ = [
     "declare_channels",
     "declare_labels",
     "describe_folder",
+    "effect_on",
     "read_spec",
     "write_description",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import ClassVar, TypedDict
 
 import torch
@@ -42,6 +43,12 @@ class FeedRequest(UserRequest):
     """How the step takes images, for batches that a CUDA device fills (`DataConfig.given_out`). Their values are those
     of float32, rounded once.
     """
+
+    def _check(self) -> None:
+        for name in ("seed", "start_step"):
+            # Integral, as loops of users count in NumPy too.
+            if not isinstance(value := getattr(self, name), Integral) or not 0 <= int(value) < 2**63:
+                raise self.refusal("give a whole number from 0 to 2**63 - 1", name)
 
 
 class FeedOptions(TypedDict, total=False):

@@ -23,7 +23,7 @@ from voxelocity.data.decode.mask_folder import merge_masks, read_mask
 from voxelocity.data.decode.notes import Note, notes_about
 from voxelocity.data.pipeline.class_names import is_background, lacking_text
 from voxelocity.data.source import FoundCases
-from voxelocity_observe.core.errors import DatasetError, ScanError
+from voxelocity_observe.core.errors import DatasetError, OutputError, ScanError
 
 MERGED_FOLDER = "merged_labels"
 """Of the label files, next to the table."""
@@ -228,11 +228,16 @@ def write_merged(
         num_threads: cases at a time.
 
     Raises:
-        OutputError: a file cannot be written.
+        OutputError: the folder or a file cannot be written.
         ScanError: a file cannot be read, files of a case lie on different grids, a mask has several values besides 0,
             or a label a value that is not a whole number.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"source: cannot make the folder {out} ({error.strerror}); write to another folder with -o"
+        ) from None
     values = {name.casefold(): value for value, name in labels.items() if value}
 
     def write(case_id: str) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 
 from voxelocity.core.batch import Draw
 from voxelocity.core.cases import LabelValues, index_dtype
-from voxelocity.core.contracts import StoredVolume
+from voxelocity.core.contracts import DeterministicStage, StageEffect, StoredVolume
 from voxelocity.core.region import Index3
 from voxelocity.core.staging import StagingAhead, is_elsewhere
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
@@ -157,7 +157,8 @@ class PreparedCases:
         return self._prepared_spec(index).grid.shape
 
     def _prepared_spec(self, index: int) -> VolumeSpec:
-        return self._preparation.describe(read_spec(self.refs[index])).spec
+        ref = self.refs[index]
+        return effect_on(ref, read_spec(ref), self._preparation).spec
 
     def part(self, indices: Sequence[int]) -> PreparedCases:
         """Some of these cases, in the same cache."""
@@ -246,8 +247,11 @@ class PreparedCases:
             fingerprint += f" structures={ref.structures}"
         if ref.volume is not None:
             fingerprint += f" volume={ref.volume}"
-        files = (file for path in ref.files for file in source_files(path))
-        return entry_key(source_identity(files), fingerprint)
+        found = [(path, source_files(path)) for path in ref.files]
+        # Of several series, or structures, in one folder, all have the same files.
+        if chosen := [os.path.abspath(path) for path, files in found if files != (path,)]:
+            fingerprint += f" chosen={chosen}"
+        return entry_key(source_identity(file for _, files in found for file in files), fingerprint)
 
     def _take(self, index: int) -> tuple[StoredVolume, _Origin]:
         key = self._keys[index]
@@ -317,7 +321,8 @@ class PreparedCases:
         except ScanError:
             return 0  # reading the case reports what is wrong, and where
         label_bytes = spec.grid.num_voxels * np.dtype(index_dtype(self.num_indices)).itemsize
-        return whole.image_bytes + spec.image_bytes + label_bytes + self._preparation.describe(spec).scratch_bytes
+        scratch_bytes = effect_on(ref, spec, self._preparation).scratch_bytes
+        return whole.image_bytes + spec.image_bytes + label_bytes + scratch_bytes
 
 
 def read_spec(ref: VolumeRef) -> VolumeSpec:
@@ -327,6 +332,18 @@ def read_spec(ref: VolumeRef) -> VolumeSpec:
         ScanError: a header cannot be read.
     """
     return spec_of(ref, [read_header(path) for path in ref.images])
+
+
+def effect_on(ref: VolumeRef, spec: VolumeSpec, preparation: DeterministicStage) -> StageEffect:
+    """What a preparation will do to a case with these headers.
+
+    Raises:
+        ScanError: the case cannot be prepared so; its text names the case, which stages do not know.
+    """
+    try:
+        return preparation.describe(spec)
+    except ScanError as error:
+        raise ScanError(f"prepare: case '{ref.case_id}': {str(error).partition(': ')[2]}") from None
 
 
 class MemoryBudget:

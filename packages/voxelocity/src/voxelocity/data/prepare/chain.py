@@ -15,7 +15,7 @@ from voxelocity.data.prepare.intensity import ScaleIntensity
 from voxelocity.data.prepare.orient import OrientToRAS
 from voxelocity.data.prepare.resample import Resample
 
-PREPARATION_VERSION = 2
+PREPARATION_VERSION = 3
 """Increase it whenever a change of this package could change a prepared voxel: it makes cached ones stale."""
 
 

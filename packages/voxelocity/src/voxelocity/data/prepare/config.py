@@ -57,8 +57,8 @@ class PrepareConfig(Config):
     engine: Literal["auto", "numpy"] = "auto"
     """What resamples: compiled loops where there are some, or always the slower NumPy; they differ by rounding."""
     dtype: Literal["smallest", "float32", "float16"] = "smallest"
-    """Type of the prepared image. "smallest": integers of one or two bytes unchanged, else int16 with a separate scale
-    for each channel, off by at most 1/65,000 of the channel's range; float16 or float32 if outliers make that more than
-    1 % of the interquartile range."""
+    """Type of the prepared image. "smallest": integers of one or two bytes unchanged if they span up to 65,000, else
+    int16 with a separate scale for each channel, off by at most 1/65,000 of the channel's range; float16 or float32 if
+    outliers make that more than 1 % of the interquartile range."""
     foreground_per_class: int = Field(default=10_000, ge=1, le=10_000_000)
     """Voxels stored of each class as patch centers, evenly chosen if there are more."""

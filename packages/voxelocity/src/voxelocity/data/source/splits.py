@@ -56,8 +56,9 @@ def assign_folds(
 ) -> tuple[tuple[VolumeRef, ...], int]:
     """The cases with their folds and patients, and the number of folds.
 
-    Patients that are not declared are derived from the names (`patients_of`). For folds, the first that exists decides:
-    folds that any labeled case already has, `splits_file`, `default_folds`.
+    Patients that are not declared are derived from the names (`patients_of`); cases that share their first image or
+    their label are of one patient, whatever is declared. For folds, the first that exists decides: folds that any
+    labeled case already has, `splits_file`, `default_folds`.
 
     Args:
         refs: cases sorted by case id.
@@ -74,6 +75,8 @@ def assign_folds(
             # Scans without labels have names of their own, as in a folder of test scans.
             patients |= patients_of([ref.case_id for ref in refs if ref.label is not None])
         refs = [replace(ref, patient=patients[ref.case_id]) for ref in refs]
+    own = {ref.case_id: ref.patient or ref.case_id for ref in refs}
+    refs = _with_shared_files(refs, own)
     labeled = [ref for ref in refs if ref.label is not None]
     declared = [ref.fold for ref in labeled if ref.fold is not None]
     if declared:
@@ -84,6 +87,9 @@ def assign_folds(
         refs = [ref for ref in refs if ref.case_id not in unused]
     else:
         by_case = {ref.case_id: ref.patient or ref.case_id for ref in labeled}
+        if len(set(by_case.values())) < 2:
+            # All may be volumes of one scan: they are divided nevertheless, and the plan says that a patient is shared.
+            by_case = {case_id: own[case_id] for case_id in by_case}
         num_folds = max(1, min(num_folds, len(set(by_case.values()))))
         are_unknown = not are_declared and _tell_nothing([ref.case_id for ref in refs], by_case)
         folds = {case_id: (fold,) for case_id, fold in default_folds(by_case, num_folds, in_blocks=are_unknown).items()}
@@ -97,6 +103,28 @@ def assign_folds(
                 stacklevel=2,
             )
     return tuple(_held_out(ref, folds.get(ref.case_id, ())) for ref in refs), num_folds
+
+
+def _with_shared_files(refs: Sequence[VolumeRef], patients: Mapping[str, str]) -> Sequence[VolumeRef]:
+    """The cases, of one patient where they are volumes of one scan, two phases with one label, or labels by two raters.
+
+    Other images may be of all patients, such as an atlas.
+    """
+    merged: dict[str, str] = {}
+    first_with: dict[Path, str] = {}
+
+    def whole(patient: str) -> str:
+        while patient in merged:
+            patient = merged[patient]
+        return patient
+
+    for ref in refs:
+        for file in (ref.images[0], ref.label or ref.images[0]):
+            patient = whole(patients[ref.case_id])
+            first = whole(first_with.setdefault(file, patient))
+            if first != patient:
+                merged[patient] = first
+    return [replace(ref, patient=whole(patients[ref.case_id])) for ref in refs] if merged else refs
 
 
 def _held_out(ref: VolumeRef, folds: tuple[int, ...]) -> VolumeRef:

@@ -347,9 +347,7 @@ def test_files_named_like_slices_that_are_left_out_are_named(tmp_path):
         file.rename(tmp_path / f"IM{number:04d}")
     (tmp_path / "IM0009").write_bytes(bytes(1000))
     (tmp_path / "notes.txt").touch()
-    with pytest.warns(
-        UserWarning, match=r"1 files have no DICOM content and were left out \(IM0009\); if they are slices"
-    ):
+    with pytest.warns(UserWarning, match=r"left out 1 file without DICOM content \(IM0009\); if they are slices"):
         header = read_header(tmp_path)
     assert header.grid.shape[2] == len(VOXELS)
     # Once: commands read the headers several times.

@@ -23,7 +23,7 @@ from voxelocity.data.decode.header import Placement, ScanHeader, check_affine, c
 from voxelocity.data.decode.notes import data_set_of, warn_once
 from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.plain import excerpt, shortened
-from voxelocity_observe.core.quantities import listed
+from voxelocity_observe.core.quantities import count_text, listed
 
 _BITS = (8, 16, 32)
 _WHOLE_DTYPES = ("uint8", "int16", "uint16", "int32")
@@ -159,8 +159,8 @@ def series_in(folder: Path) -> Mapping[str, Sequence[Slice]]:
     if doubtful and found:
         warn_once(
             f"left out {folder}",
-            f"decode: {folder}: {len(doubtful)} files have no DICOM content and were left "
-            f"out ({listed(doubtful)}); if they are slices, copy or export them again",
+            f"decode: {folder}: left out {count_text(len(doubtful), 'file')} without DICOM content "
+            f"({listed(doubtful)}); if they are slices, copy or export them again",
         )
     return found
 

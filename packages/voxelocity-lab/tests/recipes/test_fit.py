@@ -249,7 +249,7 @@ def test_recipes_of_segmentation_train_as_the_command_train_does(name, tmp_path,
         trained.append(given)
         return SimpleNamespace(headline="Mean foreground Dice 0.9", folder=tmp_path / "run")
 
-    monkeypatch.setattr(recipe, {"brain": "_cases", "spleen": "_spleens"}[name], lambda given: cases)
+    monkeypatch.setattr(recipe, {"brain": "_cases", "spleen": "_spleens"}[name], lambda given, **_: cases)
     monkeypatch.setattr("voxelocity_lab.recipes.segmentation.run_training", run)
     recipe.train(call_of(tmp_path, tmp_path / "run", sinks=[sink], overrides={"backend.tf32": False}))
     ((given, request, context),) = trained
@@ -257,3 +257,6 @@ def test_recipes_of_segmentation_train_as_the_command_train_does(name, tmp_path,
     assert context.sinks == [sink]
     assert request.overrides == {**recipe.KEYS, "backend.tf32": False}
     assert not any(key.startswith("backend.") for key in recipe.KEYS)
+    # A run that continues is compared with what is asked of it.
+    recipe.train(call_of(tmp_path, tmp_path / "run", resume=True, target_dice=0.9))
+    assert trained[-1][1].overrides == {"train.target_dice": 0.9}

@@ -267,14 +267,15 @@ def test_recipes_of_segmentation_train_as_the_command_train_does(name, tmp_path,
 
 
 def test_the_page_of_a_race_names_the_command_that_repeats_it(tmp_path, monkeypatch):
-    written, table = [], Table(caption="times", heads=["side"], rows=[])
+    written, planned, table = [], [], Table(caption="times", heads=["side"], rows=[])
     outcome = SimpleNamespace(write=lambda name, **about: written.append(about), runs=(), table=table)
     for name, result in (("plan_race", None), ("run_rounds", outcome), ("factor_table", table)):
-        monkeypatch.setattr(segmentation, name, lambda *_, result=result, **__: result)
+        monkeypatch.setattr(segmentation, name, lambda *_, result=result, **given: planned.append(given) or result)
     overrides = {"data.patch.shape_voxel": [32, 32, 16]}
     call = call_of(tmp_path / "a b", tmp_path / "race", time_budget_s=90.0, seed=4, num_seeds=2, overrides=overrides)
     segmentation.race(call, call.data, CONTEST)
+    assert planned[0]["device"] == "cpu", "as was asked"
     words = shlex.split(written[0]["command"])
     assert words[:7] == ["voxelocity", "recipe", "spleen", "benchmark", str(call.data), "-o", str(call.out)]
     assert words[7:] == ["--target", "0.95", "--time-budget", "90s", "--seeds", "2", "--set",
-                         "data.patch.shape_voxel=[32, 32, 16]", "--seed", "4"]  # fmt: skip
+                         "data.patch.shape_voxel=[32, 32, 16]", "--seed", "4", "--device", "cpu"]  # fmt: skip

@@ -203,6 +203,7 @@ def race(call: Call, dataset: Path, contest: Contest) -> Outcome:
         target_dice=target_dice,
         limit_s=limit_s,
         time_budget_s=limit_s,
+        device=call.device_choice,
     )
     seeds = range(call.seed, call.seed + call.num_seeds)
     outcome = run_rounds(
@@ -212,6 +213,7 @@ def race(call: Call, dataset: Path, contest: Contest) -> Outcome:
     words += ["--target", f"{target_dice:g}", "--time-budget", f"{limit_s:g}s", "--seeds", str(call.num_seeds)]
     words += [part for key, value in call.overrides.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     words += ["--seed", str(call.seed)] if call.seed else []
+    words += ["--device", call.device_choice]
     outcome.write(
         "race",
         title=f"{contest.words} to a Dice of {target_dice:g}: MONAI and Voxelocity",

@@ -396,10 +396,17 @@ def test_no_round_begins_that_would_end_too_late(race, monkeypatch):
     assert start((0, 1, 2)).seeds == (0,)
 
 
-def test_programs_of_another_home_find_nothing_that_was_kept_elsewhere(tmp_path, monkeypatch):
+def test_all_sides_compute_on_the_device_of_the_plan(race, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert sides._environ(race)["CUDA_VISIBLE_DEVICES"] == "", "they would take the GPU that they see"
+    on_gpu = replace(race.planned, machine=replace(race.planned.machine, device="cuda", device_index=0))
+    assert sides._environ(replace(race, planned=on_gpu))["CUDA_VISIBLE_DEVICES"] == "3"
+
+
+def test_programs_of_another_home_find_nothing_that_was_kept_elsewhere(race, tmp_path, monkeypatch):
     for name in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "MPLCONFIGDIR"):
         monkeypatch.setenv(name, "/elsewhere")
-    environ = sides._environ(tmp_path / "home")
+    environ = sides._environ(replace(race, home=tmp_path / "home"))
     assert "/elsewhere" not in environ.values()
     assert environ["HOME"] == str(tmp_path / "home")
     assert Path(environ["TMPDIR"]).is_dir()

@@ -16,13 +16,14 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from harness import BENCHMARKS, differing_voxels, head, parser_of, real_data, write_record
+from harness import BENCHMARKS, alternate, differing_voxels, head, parser_of, real_data, write_record
 from inference_sides import FIRST, LOW, STEP
 from voxelocity.core.volume import Grid
 from voxelocity.data.decode import read_scan, write_scan
@@ -82,10 +83,7 @@ def measure(scenario: Scenario, rounds: int, sides: list[str]) -> dict[str, Any]
         work = Path(folder)
         scan = work / "scan.nii.gz"
         draw(scenario, scan)
-        for number in range(rounds):
-            for side in (*sides[number % len(sides) :], *sides[: number % len(sides)]):
-                if "error" not in found[side]:
-                    _run(scenario, side, scan, work / side, found[side])
+        alternate({side: partial(_run, scenario, side, scan, work / side, found[side]) for side in sides}, rounds)
         for side in sides:
             if "error" not in found[side] and "ours" in sides:
                 both = [work / name / scan.name for name in ("ours", side)]
@@ -127,6 +125,8 @@ def draw(scenario: Scenario, path: Path) -> None:
 
 
 def _run(scenario: Scenario, side: str, scan: Path, out: Path, found: dict[str, Any]) -> None:
+    if "error" in found:
+        return
     command = [
         sys.executable, str(BENCHMARKS / "inference_sides.py"), side, str(scan), str(out), "--classes",
         str(scenario.num_classes), "--window", str(scenario.window), "--memory-gib", str(scenario.memory_gib),

@@ -243,12 +243,14 @@ def main() -> None:
     record = head("nnunet_models", f"--repeats {options.repeats}{only}")
     kinds = [kind for kind in KINDS if options.only in ("", kind.name)]
     path: Path = options.out / "nnunet_models.json"
-    before = json.loads(path.read_text())["kinds"] if options.only and path.exists() else {}
+    before = json.loads(path.read_text()) if options.only and path.exists() else {"kinds": {}}
     with tempfile.TemporaryDirectory() as temporary:
         found = measure(kinds, options.work or Path(temporary), repeats=options.repeats)
-    both = {**before, **found}
+    both = {**before["kinds"], **found}
     in_order = {kind.name: both[kind.name] for kind in KINDS if kind.name in both}
-    write_record(record | {"repeats": options.repeats, "kinds": in_order}, "nnunet_models", out=options.out)
+    commits = {**before.get("commits", {}), **dict.fromkeys(found, record["environment"]["commit"])}
+    whole = {**record, "repeats": options.repeats, "commits": commits, "kinds": in_order}
+    write_record(whole, "nnunet_models", out=options.out)
 
 
 if __name__ == "__main__":

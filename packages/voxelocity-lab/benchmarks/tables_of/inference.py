@@ -122,7 +122,7 @@ def nnunet_kind_lines(record: dict[str, Any]) -> list[str]:
     )
     cases = sum(found["num_cases"] for found in record["kinds"].values())
     load = f"Load average before: {record['load_average']:.1f}."
-    source = f"{cases} cases, n = {record['repeats']}. {load} {source_line(record)}"
+    source = f"{cases} cases, n = {record['repeats']}. {load} {source_line(record, record['kinds'])}"
     return [*table, "", source]
 
 
@@ -130,6 +130,7 @@ def nnunet_kind_lines(record: dict[str, Any]) -> list[str]:
 def bundle_lines(record: dict[str, Any]) -> list[str]:
     """For each bundle: classes that were predicted, agreement with MONAI, both sides' CPU time, and the network's."""
     found = record["bundles"]
+    shown = {name: row for name, row in found.items() if "refused" not in row}
 
     def quicker_by(name: str) -> str:
         runs = found[name]["runs"]
@@ -141,7 +142,7 @@ def bundle_lines(record: dict[str, Any]) -> list[str]:
         return f"{statistics.median(shares) * 100:.0f} %" if shares else "n/a"
 
     table = columns(
-        [name for name in found if "refused" not in found[name]],
+        shown,
         ("bundle", lambda name: f"`{name}`"),
         (
             "classes predicted",
@@ -151,9 +152,8 @@ def bundle_lines(record: dict[str, Any]) -> list[str]:
         ("ours faster by, in CPU time", quicker_by),
         ("our time in the network", share_text),
     )
-    source = (
-        f"n = {record['rounds']}, medians. Load average before: {record['load_average']:.1f}. {source_line(record)}"
-    )
+    load = f"Load average before: {record['load_average']:.1f}."
+    source = f"n = {record['rounds']}, medians. {load} {source_line(record, shown)}"
     return [*table, "", source]
 
 

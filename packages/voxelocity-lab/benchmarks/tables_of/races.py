@@ -9,6 +9,7 @@ from typing import Any
 
 from tables_of.picture import bars_svg
 from tables_of.results import load, markdown_table
+from voxelocity_lab.bench.race.rounds import target_factor_text
 from voxelocity_lab.bench.race.sides import LABELS
 from voxelocity_observe.core.quantities import count_text, duration_text
 
@@ -96,7 +97,7 @@ def _factor_lines(record: dict[str, Any]) -> list[str]:
     """How many times sooner ours reached the Dice, in empty home folders and in used ones."""
     kinds = [(side, home) for side in (_EQUAL, _OURS) for home in (record["cold"], record)]
     heads = [f"{side}, {home}" for side in ("same network", "own choices") for home in ("first run", "again")]
-    rows = [(peer, *(_times(home, side, peer) for side, home in kinds)) for peer in (_FAST, _PLAIN)]
+    rows = [(peer, *(_times(home, side, peer, record["limit_s"]) for side, home in kinds)) for peer in (_FAST, _PLAIN)]
     return [
         f"Speed-up to Dice {record['target_dice']:g} on the {_data(record).partition(',')[0]}, medians of "
         f"{len(record['seeds'])} alternating rounds; a first run starts with an empty home folder:",
@@ -106,11 +107,14 @@ def _factor_lines(record: dict[str, Any]) -> list[str]:
     ]
 
 
-def _times(outcome: dict[str, Any], side: str, peer: str) -> str:
-    found = next(pair for pair in outcome["times_faster"] if (pair["ours"], pair["peer"]) == (side, peer))
-    # A training that was ended counts with the limit.
-    words = "at least " if None in outcome["seconds_to_target"][peer] else ""
-    return f"{words}{found['median']:.1f}"
+def _times(outcome: dict[str, Any], side: str, peer: str, limit_s: float) -> str:
+    failed = {seed for label, seed, _ in outcome.get("failures", ()) if label in (side, peer)}
+    own_s, peer_s = (
+        [value for value, seed in zip(outcome["seconds_to_target"][name], outcome["seeds"], strict=True)
+         if seed not in failed]
+        for name in (side, peer)
+    )  # fmt: skip
+    return target_factor_text(own_s, peer_s, limit_s, text=lambda factor: f"{factor:.1f}")
 
 
 def _timed_lines(races: Sequence[dict[str, Any]]) -> list[str]:

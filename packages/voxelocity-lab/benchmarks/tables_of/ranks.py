@@ -14,13 +14,7 @@ def rank_lines(record: dict[str, Any]) -> list[str]:
     found = record["found"]
     tables = {"losses": _losses, "dice": _dice, "overhead": _overhead, "unequal": _unequal}
     lines = [line for name, table in tables.items() if name in found for line in (*table(found[name]), "")]
-    last, by_commit = record["environment"]["commit"], dict[str, list[str]]()
-    # Some measurements are of another commit than the last one.
-    for name, commit in record.get("commits", {}).items():
-        if commit != last:
-            by_commit.setdefault(commit[:12], []).append(name)
-    others = "".join(f"{'; '.join(names)}: commit {commit}. " for commit, names in by_commit.items())
-    return [*lines, f"{others}{source_line(record)}"]
+    return [*lines, source_line(record, found)]
 
 
 def _losses(found: dict[str, Any]) -> list[str]:

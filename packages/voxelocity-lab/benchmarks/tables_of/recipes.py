@@ -10,11 +10,12 @@ import numpy as np
 
 from tables_of.comparisons import short_tables
 from tables_of.results import load, markdown_table, of_records, source_line, times_to_target
+from voxelocity_lab.bench.race.rounds import target_factor_text
 from voxelocity_lab.bench.race.sides import LABELS
 from voxelocity_lab.recipes.factors import factors_table, split_factors
 from voxelocity_lab.recipes.tractography.judge import MEASURES, Measure, interval_of
 from voxelocity_lab.recipes.tractography.page import COLUMNS, COPIED, F1, GENERATED, LEAST_REAL, NEAREST
-from voxelocity_observe.core.quantities import bytes_text, duration_text, factor_text, share_text
+from voxelocity_observe.core.quantities import bytes_text, duration_text, share_text
 
 _OURS = "Voxelocity"
 
@@ -249,14 +250,15 @@ def _example(record: dict[str, Any]) -> list[str]:
 
 def _race(record: dict[str, Any]) -> list[str]:
     """When each side reached the target; a training that did not counts with its limit."""
-    limit_s, seconds = record["limit_s"], record["seconds_to_target"]
-    rows = []
-    for label, words in times_to_target(record).items():
-        sides = zip(seconds[label], seconds[_OURS], strict=True)
-        pairs = [[limit_s if took_s is None else took_s for took_s in both] for both in sides]
-        factor = factor_text(statistics.median(other / ours for other, ours in pairs))
-        missed = "at least " if None in seconds[label] else ""
-        rows.append((label, words, "" if label == _OURS else f"{missed}{factor}"))
+    seconds = record["seconds_to_target"]
+    rows = [
+        (
+            label,
+            words,
+            "" if label == _OURS else target_factor_text(seconds[_OURS], seconds[label], record["limit_s"]),
+        )
+        for label, words in times_to_target(record).items()
+    ]
     heads = ("", f"to Dice {record['target_dice']:g}", "times ours")
     num = len(record["seeds"])
     return [

@@ -6,9 +6,10 @@ import functools
 import json
 import math
 import re
+import shlex
 import statistics
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from harness import RESULTS
@@ -29,11 +30,12 @@ def refused() -> list[str]:
 
 def refusal(record: dict[str, Any]) -> str:
     """Why no table may show this record: nobody could repeat what it measured. Empty where one may."""
-    commit = str(record.get("environment", {}).get("commit") or "")
-    if commit.endswith("-dirty"):
-        return "measured with uncommitted changes"
-    if not is_in_history(commit):
-        return f"measured at commit {commit[:12] or 'unknown'}, which this repository does not hold"
+    for known in (record.get("environment", {}).get("commit"), *record.get("commits", {}).values()):
+        commit = str(known or "")
+        if commit.endswith("-dirty"):
+            return "measured with uncommitted changes"
+        if not is_in_history(commit):
+            return f"measured at commit {commit[:12] or 'unknown'}, which this repository does not hold"
     return ""
 
 
@@ -55,13 +57,27 @@ def of_records(name: str) -> Callable[[Callable[[dict[str, Any]], list[str]]], C
     return decorate
 
 
-def source_line(record: dict[str, Any]) -> str:
-    """Where a record comes from: the command that repeats it, date, commit and machine, which may have been busy."""
+def source_line(record: dict[str, Any], rows: Mapping[str, Any] | None = None) -> str:
+    """Where a record comes from: the command that repeats it, date, commit and machine, which may have been busy.
+
+    Of a record whose rows were measured by several calls, of which it keeps the last command, the commits of the others
+    come first.
+    """
     environment = record["environment"]
-    commit = str(environment.get("commit") or "unknown")[:12]
+    last, others = str(environment.get("commit") or "unknown"), ""
+    command, _, only = record["command"].partition(" --only " if rows else "\0")
+    by_commit: dict[str, list[str]] = {}
+    for name, row in (rows or {}).items():
+        known = record.get("commits", {}).get(name) or (row.get("commit") if isinstance(row, dict) else None)
+        # Earlier versions of some scripts did not record it.
+        commit = known or ("not recorded" if only and name not in shlex.split(only) else last)
+        if commit != last:
+            by_commit.setdefault(commit[:12], []).append(name)
+    for commit, names in by_commit.items():
+        others += f"{'; '.join(names)}: commit {commit}. "
     date = f"{record['date']}, " if "date" in record else ""
     return (
-        f"`{record['command']}`, {date}commit {commit}, {environment['cpu']}, {environment['num_cpus']} cores, "
+        f"{others}`{command}`, {date}commit {last[:12]}, {environment['cpu']}, {environment['num_cpus']} cores, "
         f"{bytes_text(environment['memory_bytes'])}, GPU: {environment['gpu'] or 'none'}."
     )
 

@@ -38,7 +38,7 @@ def tune_lines(record: dict[str, Any]) -> list[str]:
         "Dice after less before (95 % interval)",
     )
     rows = [_row(name, row) for name, row in record["found"].items()]
-    return [*markdown_table(heads, rows), "", source_line(record)]
+    return [*markdown_table(heads, rows), "", source_line(record, record["found"])]
 
 
 @of_records("memory_estimate.json")
@@ -66,7 +66,7 @@ def memory_lines(record: dict[str, Any]) -> list[str]:
         for part in ("training", "run")
     ]
     span = f"Estimated over measured: {min(ratios):.2f} to {max(ratios):.2f}. "
-    return [*markdown_table((*heads, *figures), rows), "", f"{span}{source_line(record)}"]
+    return [*markdown_table((*heads, *figures), rows), "", f"{span}{source_line(record, record['found'])}"]
 
 
 def _peaks(estimated: int, measured: int) -> tuple[str, str, str]:
@@ -83,7 +83,7 @@ def auto3dseg_lines(record: dict[str, Any]) -> list[str]:
         for name, row in record["found"].items()
         for side, text in names.items()
     ]
-    return [*markdown_table(heads, rows), "", source_line(record)]
+    return [*markdown_table(heads, rows), "", source_line(record, record["found"])]
 
 
 @of_records("auto3dseg_curves.json")
@@ -97,7 +97,7 @@ def auto3dseg_curve_lines(record: dict[str, Any]) -> list[str]:
         lines += markdown_table(_CURVE_HEADS, _figure_rows(before, after, found["target_dice"]))
         lines += ["", *markdown_table(_TIME_HEADS, _curve_rows(before[0]["curves"], after[0]["curves"])), ""]
         lines += [f"n = {len(after)} pairs; the second table shows the first. Load average before: "
-                  f"{record['load_average']:.1f}. {source_line(record)}", ""]  # fmt: skip
+                  f"{record['load_average']:.1f}. {source_line(record, {name: found})}", ""]  # fmt: skip
     return lines[:-1]
 
 

@@ -63,6 +63,10 @@ def test_real_scans_are_refused_where_phantoms_are_trained_on(voxelocity, tmp_pa
             "--seeds 2 and --time-budget 1m: only for time-to-target; leave it out",
         ),
         (("amp", "--task", "bodies"), "--task bodies: only for time-to-target"),
+        (
+            ("time-to-target", "--time-budget", "2m", "--limit", "75s"),
+            "--time-budget 2m and --limit 75s: a training within a budget has no other limit; give one of the two",
+        ),
     ],
 )
 def test_an_option_that_would_change_nothing_is_refused(voxelocity, words, text):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from shared.refused import assert_refused
 from voxelocity_lab.cli import recipe
@@ -68,3 +69,23 @@ def test_a_target_is_a_dice_and_only_for_those_that_segment(voxelocity, tmp_path
     assert_refused(told, "--target 0.9", "only for brain and spleen; leave it out")
     told = voxelocity("recipe", "spleen", "train", tmp_path, "-o", tmp_path / "run", "--target", "95")
     assert_refused(told, "--target 95", "use a number above 0 and below 1")
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (("spleen", "train", "--seeds", "2"), "--seeds 2: only for benchmark; leave it out"),
+        (("spleen", "predict", "--time-budget", "1m"), "--time-budget 1m: only for train, both, benchmark; leave it"),
+        (("pathology", "benchmark", "--time-budget", "1m"), "--time-budget 1m: only for train, both; leave it out"),
+        (("brain", "benchmark", "--resume"), "--resume: only for train, both; leave it out"),
+        (("tractography", "inference", "--log", "mlflow"), "--log mlflow: only for train, both; leave it out"),
+    ],
+)
+def test_an_option_that_the_action_would_not_follow_is_refused(voxelocity, tmp_path, words, refused):
+    name, action, *more = words
+    assert_refused(voxelocity("recipe", name, action, tmp_path, "-o", tmp_path / "run", *more), refused)
+
+
+def test_the_demo_takes_the_seconds_of_its_scripts_or_the_seeds_of_a_race(voxelocity, tmp_path):
+    told = voxelocity("demo", "-o", tmp_path / "demo", "--seconds", "40", "--seeds", "2")
+    assert_refused(told, "--seconds is for the demo of two minutes, --seeds for the race; leave one of them out")

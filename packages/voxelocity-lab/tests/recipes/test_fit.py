@@ -4,6 +4,7 @@ import importlib
 import io
 import itertools
 import os
+import shlex
 import signal
 import sys
 from types import SimpleNamespace
@@ -17,10 +18,13 @@ from shared.recipe_call import call_of
 from voxelocity.core.batch import Batch
 from voxelocity.step import BackendConfig, OptimizerConfig, PrecisionConfig, TrainingStep
 from voxelocity.training import open_session
+from voxelocity_lab.recipes import segmentation
 from voxelocity_lab.recipes.fit import FitConfig, FitJob, fit
 from voxelocity_lab.recipes.run import open_run
+from voxelocity_lab.recipes.spleen.recipe import CONTEST
 from voxelocity_observe.core.errors import ConfigError, InterruptedRunError, NonFiniteLossError
 from voxelocity_observe.core.events import read_events
+from voxelocity_observe.document.blocks import Table
 from voxelocity_observe.monitor.samples import HostSample, Sample
 
 CPU = torch.device("cpu")
@@ -249,7 +253,7 @@ def test_recipes_of_segmentation_train_as_the_command_train_does(name, tmp_path,
         trained.append(given)
         return SimpleNamespace(headline="Mean foreground Dice 0.9", folder=tmp_path / "run")
 
-    monkeypatch.setattr(recipe, {"brain": "_cases", "spleen": "_spleens"}[name], lambda given: cases)
+    monkeypatch.setattr(recipe, {"brain": "_cases", "spleen": "_spleens"}[name], lambda given, **_: cases)
     monkeypatch.setattr("voxelocity_lab.recipes.segmentation.run_training", run)
     recipe.train(call_of(tmp_path, tmp_path / "run", sinks=[sink], overrides={"backend.tf32": False}))
     ((given, request, context),) = trained
@@ -257,3 +261,21 @@ def test_recipes_of_segmentation_train_as_the_command_train_does(name, tmp_path,
     assert context.sinks == [sink]
     assert request.overrides == {**recipe.KEYS, "backend.tf32": False}
     assert not any(key.startswith("backend.") for key in recipe.KEYS)
+    # A run that continues is compared with what is asked of it.
+    recipe.train(call_of(tmp_path, tmp_path / "run", resume=True, target_dice=0.9))
+    assert trained[-1][1].overrides == {"train.target_dice": 0.9}
+
+
+def test_the_page_of_a_race_names_the_command_that_repeats_it(tmp_path, monkeypatch):
+    written, planned, table = [], [], Table(caption="times", heads=["side"], rows=[])
+    outcome = SimpleNamespace(write=lambda name, **about: written.append(about), runs=(), table=table)
+    for name, result in (("plan_race", None), ("run_rounds", outcome), ("factor_table", table)):
+        monkeypatch.setattr(segmentation, name, lambda *_, result=result, **given: planned.append(given) or result)
+    overrides = {"data.patch.shape_voxel": [32, 32, 16]}
+    call = call_of(tmp_path / "a b", tmp_path / "race", time_budget_s=90.0, seed=4, num_seeds=2, overrides=overrides)
+    segmentation.race(call, call.data, CONTEST)
+    assert planned[0]["device"] == "cpu", "as was asked"
+    words = shlex.split(written[0]["command"])
+    assert words[:7] == ["voxelocity", "recipe", "spleen", "benchmark", str(call.data), "-o", str(call.out)]
+    assert words[7:] == ["--target", "0.95", "--time-budget", "90s", "--seeds", "2", "--set",
+                         "data.patch.shape_voxel=[32, 32, 16]", "--seed", "4", "--device", "cpu"]  # fmt: skip

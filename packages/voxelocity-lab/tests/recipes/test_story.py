@@ -117,6 +117,7 @@ def test_the_page_tells_the_story_in_order_and_names_its_base(tmp_path):
     assert places == sorted(places)
     assert "0.30 s instead of 2.3 s" in page.text.replace("\u00a0", " ")
     assert "n = 1" in page.text
+    assert "It has twice the time of a script" in page.text
     assert "SEEDS=5" in page.text
     assert "worse" not in {name for attrs in page.all("dd", "td") for name in (attrs.get("class") or "").split()}
     assert IMPORT_BEFORE in page.text

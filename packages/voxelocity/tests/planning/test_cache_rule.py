@@ -69,7 +69,7 @@ def test_entries_are_raw_up_to_half_of_the_free_disk(disk_gib, format):
 def test_the_reason_of_blosc2_on_a_small_disk_is_the_share_and_the_price():
     assert planned(10_000, memory_bytes=64 * GIB, disk_bytes=40 * GIB)["format"].reason == (
         "uncompressed, they would take 73% of the free disk; Blosc2 reduces that to at most 44%, and reading a patch "
-        "takes 1.75 ms instead of 1.22 (docs/measured.md)"
+        "takes 1.75 ms instead of 1.22 (docs/cache.md)"
     )
 
 
@@ -82,11 +82,10 @@ def test_entries_are_raw_as_long_as_the_page_cache_holds_nearly_all(memory_gib, 
 def test_the_reasons_of_both_formats_on_a_large_disk_name_what_was_measured():
     assert planned(10_000, memory_bytes=8 * GIB)["format"].reason == (
         "memory is too small for the system to keep them all there, so 78% of the patches come from the disk itself: "
-        "about 26 ms each with Blosc2, 40 ms uncompressed (docs/measured.md)"
+        "about 26 ms each with Blosc2, 40 ms uncompressed (docs/cache.md)"
     )
     assert planned(10_000, memory_bytes=64 * GIB, build_s=100.0)["format"].reason == (
-        "6% of the free disk, and the system keeps them in memory: 1.22 ms per patch, 1.75 with Blosc2 "
-        "(docs/measured.md)"
+        "6% of the free disk, and the system keeps them in memory: 1.22 ms per patch, 1.75 with Blosc2 (docs/cache.md)"
     )
 
 

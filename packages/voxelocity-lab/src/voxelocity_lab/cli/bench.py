@@ -37,7 +37,7 @@ class _BenchRequest(UserRequest):
     quick: Annotated[bool, Option()] = False
     """Tiny volumes, in seconds: shows that it runs here, not how fast."""
     out: Annotated[Path | None, Option(flags=("-o", "--out"))] = None
-    """Folder for bench_SCENARIO.json, and a page for a setting; without it nothing is written."""
+    """Folder for bench_SCENARIO.json and its page; without it nothing is written."""
     data: Annotated[Path | None, Option()] = None
     """Folder of real scans; $VOXELOCITY_DATA if not given."""
     work: Annotated[Path | None, Option()] = None
@@ -103,6 +103,10 @@ def _refuse(request: _BenchRequest, scenario: str) -> None:
     if scenario == "time-to-target":
         if request.quick:
             raise InputError("bench: time-to-target has no quick form; leave --quick out, or give --time-budget")
+        if request.is_given("time_budget_s") and request.is_given("limit_s"):
+            raise request.refusal(
+                "a training within a budget has no other limit; give one of the two", "time_budget_s", "limit_s"
+            )
     elif given := [name for name in _OF_RACES if request.is_given(name)]:
         raise request.refusal("only for time-to-target; leave it out, or name that scenario", *given)
 
@@ -113,7 +117,7 @@ def _bench_race(console: Console, request: _BenchRequest) -> None:
     from voxelocity_lab.bench.race.scenario import RaceSettings, check_sides, run_race
     from voxelocity_observe.document import TableView, section_view
 
-    names, out = check_sides([name for name in request.sides.split(",") if name]), request.out
+    names, out = check_sides(request.sides.replace(",", " ").split()), request.out
     settings = RaceSettings(
         task=request.task,
         num_seeds=request.seeds,

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from voxelocity_observe.cli import interrupt
+from voxelocity_observe.core.errors import InputError
 
 if TYPE_CHECKING:
     from voxelocity_observe.core.console import PlainConsole
+
+_SECONDS = 20.0
 
 
 def demo(
@@ -18,7 +21,7 @@ def demo(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the phantoms and of the first training.")] = 0,
     seconds: Annotated[
         float, typer.Option("--seconds", min=5.0, help="Seconds of each script; use more on slow machines.")
-    ] = 20.0,
+    ] = _SECONDS,
     seeds: Annotated[
         int | None,
         typer.Option(
@@ -29,6 +32,8 @@ def demo(
     """See it work in two minutes: diagnose a plain MONAI script, change one line, then `train`."""
     from voxelocity_observe.core.console import PlainConsole
 
+    if seeds is not None and seconds != _SECONDS:
+        raise InputError("demo: --seconds is for the demo of two minutes, --seeds for the race; leave one of them out")
     console = PlainConsole()
     with interrupt.is_raised():
         if seeds is None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -21,6 +21,9 @@ from voxelocity_observe.core.first_use import value_of
 from voxelocity_observe.core.quantities import parse_duration_s
 from voxelocity_observe.core.request import Option, UserRequest
 from voxelocity_observe.sinks import TRACKERS
+
+if TYPE_CHECKING:
+    from voxelocity_lab.recipes.call import Call
 
 Name = Literal["brain", "pathology", "spleen", "tractography"]
 Action = Literal["train", "predict", "both", "benchmark", "inference"]
@@ -37,7 +40,16 @@ _ACTIONS = {
     "benchmark": "compare with the standard approach",
 }
 _SEGMENT = ("brain", "spleen")
-"""Those that segment: a Dice may end their trainings."""
+"""Those that segment: a Dice may end their trainings, and their benchmark is a race of trainings."""
+_TRAINS = ("train", "both")
+_ACTIONS_OF = {
+    "time_budget_s": (*_TRAINS, "benchmark"),
+    "target_dice": (*_TRAINS, "benchmark"),
+    "seeds": ("benchmark",),
+    "resume": _TRAINS,
+    "log": _TRAINS,
+}
+"""The actions that follow an option, where not all do; of others than `_SEGMENT`, no benchmark does."""
 _SAME = {"inference": "predict"}
 """Actions by the names of other programs."""
 
@@ -96,36 +108,10 @@ def recipe(
     overrides, request = options.read_overrides(config, sets), asked.request()
     example, work, data, out = _complete(name, action, data, request.out)
     work = _SAME.get(work, work)
-    if example not in _SEGMENT and (given := [key for key in ("target_dice", "seeds") if request.is_given(key)]):
-        raise request.refusal(f"only for {' and '.join(_SEGMENT)}; leave it out", *given)
+    _refuse_unused(request, example, work)
     from voxelocity.parallel import read_place
-    from voxelocity.planning.machine import survey
-    from voxelocity_lab.recipes.call import Call
-    from voxelocity_observe.core.clock import process_age_s
-    from voxelocity_observe.core.console import PlainConsole
-    from voxelocity_observe.core.host import default_cache_folder
-    from voxelocity_observe.sinks import choose_sinks
 
-    console = PlainConsole(quiet=read_place().rank > 0)
-    # What follows may take minutes before the first step.
-    console.print(f"{example}: reading {data}", highlight=False, soft_wrap=True)
-    machine = survey(request.device, cache_folder=default_cache_folder())
-    call = Call(
-        data=data,
-        out=out,
-        device=machine.torch_device,
-        fast_bfloat16=machine.fast_bfloat16,
-        console=console,
-        seed=request.seed,
-        time_budget_s=request.time_budget_s,
-        overrides=overrides,
-        resume=request.resume,
-        overwrite=request.overwrite,
-        sinks=choose_sinks(request.log),
-        spent_s=process_age_s(),
-        target_dice=request.target_dice,
-        num_seeds=request.seeds,
-    )
+    call = _make_call(request, example, data=data, out=out, overrides=overrides)
     # Others are not imported.
     train, predict, benchmark = (
         value_of(f"voxelocity_lab.recipes.{example}.recipe", part) for part in ("train", "predict", "benchmark")
@@ -141,7 +127,48 @@ def recipe(
         _predict(predict, call, example)
 
 
-def _predict(predict: Callable[[Any], object], call: Any, example: str) -> None:
+def _refuse_unused(request: _RecipeRequest, example: str, work: str) -> None:
+    """Returns if the action of this recipe follows each option that was given; a ConfigError names one that is not."""
+    if example not in _SEGMENT and (given := [key for key in ("target_dice", "seeds") if request.is_given(key)]):
+        raise request.refusal(f"only for {' and '.join(_SEGMENT)}; leave it out", *given)
+    for name, actions in _ACTIONS_OF.items():
+        followed = actions if example in _SEGMENT else [action for action in actions if action in _TRAINS]
+        if request.is_given(name) and work not in followed:
+            raise request.refusal(f"only for {', '.join(followed)}; leave it out", name)
+
+
+def _make_call(request: _RecipeRequest, example: str, *, data: Path, out: Path, overrides: Mapping[str, Any]) -> Call:
+    from voxelocity.parallel import read_place
+    from voxelocity.planning.machine import survey
+    from voxelocity_lab.recipes.call import Call
+    from voxelocity_observe.core.clock import process_age_s
+    from voxelocity_observe.core.console import PlainConsole
+    from voxelocity_observe.core.host import default_cache_folder
+    from voxelocity_observe.sinks import choose_sinks
+
+    console = PlainConsole(quiet=read_place().rank > 0)
+    # What follows may take minutes before the first step.
+    console.print(f"{example}: reading {data}", highlight=False, soft_wrap=True)
+    machine = survey(request.device, cache_folder=default_cache_folder())
+    return Call(
+        data=data,
+        out=out,
+        device=machine.torch_device,
+        fast_bfloat16=machine.fast_bfloat16,
+        console=console,
+        seed=request.seed,
+        time_budget_s=request.time_budget_s,
+        overrides=overrides,
+        resume=request.resume,
+        overwrite=request.overwrite,
+        sinks=choose_sinks(request.log),
+        spent_s=process_age_s(),
+        target_dice=request.target_dice,
+        num_seeds=request.seeds,
+    )
+
+
+def _predict(predict: Callable[[Call], object], call: Call, example: str) -> None:
     try:
         with interrupt.is_raised():
             predict(call)

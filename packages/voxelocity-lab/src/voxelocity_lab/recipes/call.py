@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,8 @@ from rich.console import Console
 from voxelocity.core.config import AUTO, Config, set_value
 from voxelocity.core.requests.plan import in_own_keys
 from voxelocity.planning import DeviceChoice
+from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.core.quantities import listed
 from voxelocity_observe.sinks import Sink
 
 T = TypeVar("T", bound=Config)
@@ -68,3 +70,18 @@ class Call:
             if value != AUTO:
                 set_value(values, key, value)
         return kind.parse(values, where=where)
+
+    def change_settings(self, trained: T, keys: Collection[str], *, where: str) -> T:
+        """The settings of a model, changed by `overrides` under these keys; messages begin with `where`.
+
+        Raises:
+            ConfigError: a key does not exist, a value cannot be used, or another setting differs from the model's.
+        """
+        changed = self.parse_settings(type(trained), trained.to_plain(), where=where)
+        before, now = trained.to_plain(), changed.to_plain()
+        if fixed := [key for key in now if key not in keys and now[key] != before[key]]:
+            raise ConfigError(
+                f"{where}: {listed(fixed)} cannot differ from the settings of the model in {self.out}; leave them out, "
+                f"or train with them. A prediction may change {listed(sorted(keys))}"
+            )
+        return changed

@@ -1,4 +1,4 @@
-"""What a recipe's model was trained on, kept with the model: today's files may be others, or be in another order."""
+"""Files of a data set, and what of them a recipe's model was trained on, kept with it: today's may be others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ from voxelocity_observe.core.errors import ScanError
 
 # Of a larger file, blocks at equal distances are read: slides have gigabytes.
 _WHOLE_BYTES, _BLOCK_BYTES, _NUM_BLOCKS = 4 * 2**20, 2**18, 16
+
+
+def visible_in(folder: Path) -> list[Path]:
+    """What a folder holds, in the order of names, without what begins with a dot.
+
+    Archives from a Mac put such a file next to each file, with its ending.
+    """
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def content_of(path: Path) -> str:

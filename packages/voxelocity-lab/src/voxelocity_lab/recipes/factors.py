@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from voxelocity_lab.bench.race.rounds import target_factor_text
 from voxelocity_lab.bench.race.sides import LABELS, SideName
-from voxelocity_observe.core.quantities import NOT_AVAILABLE, duration_text, factor_text
+from voxelocity_observe.core.quantities import duration_text, factor_text
 from voxelocity_observe.document.blocks import Table
 
 SIDES: tuple[SideName, ...] = ("plain", "fast", "equal", "float32", "ours")
@@ -34,9 +35,7 @@ class Change:
         best_dice: on the way, by round; 0 of a training that never validated.
         epochs: passes that were trained, by round.
         epoch_factors: how many times less an epoch takes, by round; empty of the first side.
-        target_factors: how many times sooner the target was reached; a limit counts where it was not.
-        is_at_least: the side before it missed the target in a round, so the factor is too small.
-        is_at_most: this one did, so the factor is too large.
+        target_factor_text: how many times sooner the target was reached, as `rounds.target_factor_text` has it.
     """
 
     label: str
@@ -45,9 +44,7 @@ class Change:
     best_dice: tuple[float, ...]
     epochs: tuple[float, ...]
     epoch_factors: tuple[float, ...] = ()
-    target_factors: tuple[float, ...] = ()
-    is_at_least: bool = False
-    is_at_most: bool = False
+    target_factor_text: str = ""
 
     @property
     def added(self) -> str:
@@ -59,14 +56,6 @@ class Change:
         """The median time to the target."""
         median = statistics.median(math.inf if value is None else value for value in self.target_s)
         return duration_text(median) if math.isfinite(median) else "not reached"
-
-    @property
-    def target_factor_text(self) -> str:
-        """The median factor of that time; a bound where the target was missed, nothing where both sides missed it."""
-        if not self.target_factors or (self.is_at_least and self.is_at_most):
-            return NOT_AVAILABLE if self.target_factors else ""
-        bound = "at least " if self.is_at_least else "at most " if self.is_at_most else ""
-        return bound + factor_text(statistics.median(self.target_factors))
 
 
 def split_factors(race: Mapping[str, Any]) -> list[Change]:
@@ -92,16 +81,10 @@ def split_factors(race: Mapping[str, Any]) -> list[Change]:
 
 
 def _next_to(before: Change, change: Change, limit_s: float) -> Change:
-    def seconds(found: Sequence[float | None]) -> list[float]:
-        return [limit_s if value is None else value for value in found]
-
-    pairs = zip(seconds(before.target_s), seconds(change.target_s), strict=True)
     return replace(
         change,
         epoch_factors=tuple(a / b for a, b in zip(before.epoch_s, change.epoch_s, strict=True)),
-        target_factors=tuple(a / b for a, b in pairs),
-        is_at_least=None in before.target_s,
-        is_at_most=None in change.target_s,
+        target_factor_text=target_factor_text(change.target_s, before.target_s, limit_s),
     )
 
 

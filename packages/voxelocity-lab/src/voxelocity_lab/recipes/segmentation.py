@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +21,12 @@ from voxelocity.infer import SPEC_NAME, CaseDivision, held_out_cases, predict_fi
 from voxelocity.infer.models.spec import read_object, read_spec
 from voxelocity.report import factor_table
 from voxelocity.training import RunContext, run_training
+from voxelocity.training.resume import SavedRun, conflicting_options, in_short
 from voxelocity.training.run_folder import RunFolder
 from voxelocity_lab.bench.race.rounds import Outcome, run_rounds
 from voxelocity_lab.bench.race.sides import IN_FLOAT32, SideName, plan_race
 from voxelocity_lab.recipes.call import Call
-from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.errors import ConfigError, InputError
 from voxelocity_observe.core.host import cpu_budget
 from voxelocity_observe.core.quantities import count_text
 from voxelocity_observe.document import TableView
@@ -75,8 +77,8 @@ def train_on(call: Call, cases: Cases, keys: Mapping[str, Any]) -> None:
         time_budget_s=call.time_budget_s or AUTO,
         seed=AUTO if call.resume else call.seed,
         device=call.device_choice,
-        # A run that continues has its own settings.
-        overrides=call.overrides if call.resume else {**keys, **target, **call.overrides},
+        # A run that continues has its own settings; what is given here is compared with them.
+        overrides={**({} if call.resume else keys), **target, **call.overrides},
         resume=call.resume,
         overwrite=call.overwrite,
     )
@@ -85,12 +87,13 @@ def train_on(call: Call, cases: Cases, keys: Mapping[str, Any]) -> None:
     call.console.print(f"{result.headline}; see {result.folder / 'report.html'}", highlight=False, soft_wrap=True)
 
 
-def check_trained(out: Path) -> None:
-    """Refuses a folder without a model of `voxelocity train`.
+def check_trained(call: Call) -> None:
+    """Refuses a folder without a model of `voxelocity train`, and settings that are not those of its training.
 
     Raises:
-        InputError: there is none, or it is damaged or of another kind of recipe.
+        InputError: there is none, or it is damaged or of another kind of recipe; or settings differ.
     """
+    out, record = call.out, RunFolder(call.out).record
     path = out / SPEC_NAME
     if not path.is_file():
         raise InputError(f"recipe: {out} holds no finished run ({SPEC_NAME}); train one first")
@@ -99,6 +102,13 @@ def check_trained(out: Path) -> None:
         raise InputError(
             f"recipe: the model in {out} is one of the recipe {other}; name the folder of this one with -o"
         )
+    if call.overrides and record.is_file():
+        given = TrainRequest(out=out, overrides=call.overrides, resume=True)
+        if lines := conflicting_options(SavedRun.read(record), given):
+            raise ConfigError(
+                f"recipe: the model in {out} predicts as it was trained, but got {in_short(lines)}; leave out what "
+                "differs, or train with it"
+            )
 
 
 def read_division(call: Call) -> CaseDivision:
@@ -193,13 +203,17 @@ def race(call: Call, dataset: Path, contest: Contest) -> Outcome:
         target_dice=target_dice,
         limit_s=limit_s,
         time_budget_s=limit_s,
+        device=call.device_choice,
     )
     seeds = range(call.seed, call.seed + call.num_seeds)
     outcome = run_rounds(
         planned, contest.sides, seeds, on_start=lambda side, at: call.console.rule(f"{side}, seed {at}")
     )
     words = ["voxelocity", "recipe", contest.recipe, "benchmark", str(call.data), "-o", str(call.out)]
-    words += ["--target", f"{target_dice:g}", "--seeds", str(call.num_seeds)]
+    words += ["--target", f"{target_dice:g}", "--time-budget", f"{limit_s:g}s", "--seeds", str(call.num_seeds)]
+    words += [part for key, value in call.overrides.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    words += ["--seed", str(call.seed)] if call.seed else []
+    words += ["--device", call.device_choice]
     outcome.write(
         "race",
         title=f"{contest.words} to a Dice of {target_dice:g}: MONAI and Voxelocity",

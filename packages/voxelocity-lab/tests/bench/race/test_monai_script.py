@@ -266,22 +266,26 @@ def test_a_script_imports_nothing_but_its_own_toolkit_and_the_standard_library(n
     assert roots - set(sys.stdlib_module_names) - {"numpy"} == {"torch", allowed}
 
 
-def test_a_region_in_neither_has_no_dice_and_one_that_is_not_there_has_zero() -> None:
+@pytest.mark.parametrize("regions", [((1, 2), (2,)), ()])
+def test_a_class_in_neither_has_no_dice_and_one_that_is_not_there_has_zero(
+    regions: tuple[tuple[int, ...], ...],
+) -> None:
     trainer = object.__new__(monai_script.Trainer)
-    whole, core = ((1, 2), (2,))
-    settings = {"num_classes": 3, "regions": (whole, core), "patch_voxel": (4, 4, 4), "window_overlap": 0.25}
+    settings = {"num_classes": 3, "regions": regions, "patch_voxel": (4, 4, 4), "window_overlap": 0.25}
     trainer.settings = SimpleNamespace(**settings, precision="float32")  # type: ignore[assignment]
     trainer.watch = SimpleNamespace(device=torch.device("cpu"), charge=lambda name: None)  # type: ignore[assignment]
     trainer.memory_format = torch.contiguous_format
-    # Images are logits of the two regions.
+    # Images are logits: of the two regions, or of the background and the two classes.
     trainer.net = torch.nn.Identity()
+    first = 0 if regions else 1
     label = torch.zeros(1, 1, 4, 4, 4)
     label[..., 0] = 1
-    logits = torch.full((1, 2, 4, 4, 4), -1.0)
-    logits[:, 0, ..., 0] = 1.0
+    logits = torch.full((1, first + 2, 4, 4, 4), -1.0)
+    logits[:, :first] = 0.0
+    logits[:, first, ..., 0] = 1.0
     trainer.held_out_loader = [{"image": logits, "label": label}]
-    assert trainer.validate() == pytest.approx(1.0), "nobody sees a core"
+    assert trainer.validate() == pytest.approx(1.0), "nobody sees the second class"
     invented = logits.clone()
-    invented[:, 1, 0] = 1.0
+    invented[:, first + 1, ..., 1:] = 2.0
     trainer.held_out_loader.append({"image": invented, "label": label})
-    assert trainer.validate() == pytest.approx(0.5), "the whole is right twice, the core is wrong in its only case"
+    assert trainer.validate() == pytest.approx(0.5), "the first is right twice, the second is wrong in its only case"

@@ -1,7 +1,9 @@
 import importlib.util
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from voxelocity.report import LabeledRun
 from voxelocity.step import build_network
 from voxelocity_lab.bench.body import make_bodies
 from voxelocity_lab.bench.phantom import BenchFolders
-from voxelocity_lab.bench.race import rounds, scenario, sides
+from voxelocity_lab.bench.race import nnunet_script, rounds, scenario, sides
 from voxelocity_lab.bench.race.job import LIMITS, script_job
 from voxelocity_lab.bench.race.judging import judge
 from voxelocity_lab.bench.race.nnunet_script import mirror_axes
@@ -72,6 +74,34 @@ def test_a_target_that_was_not_reached_counts_as_the_limit(race):
     assert [(figure.name, figure.values) for figure in comparison.figures] == [("ours", (90.0,)), ("peer", (60.0,))]
     assert comparison.figures[0].note == "1 of 1 did not reach it and count as the limit"
     assert comparison.title == "phantoms: time to Dice 0.5"
+
+
+@pytest.mark.parametrize(
+    ("fast", "ours", "shown"),
+    [
+        ([60.0, 60.0], [30.0, 20.0], "2.50"),
+        # The limit is 90 s.
+        ([None, 60.0], [30.0, 20.0], "at least 3.00"),
+        ([60.0, 45.0], [None, 15.0], "at most 1.83"),
+        ([None, 60.0], [30.0, None], "n/a"),
+        ([None, 60.0], [None, 20.0], "3.00"),
+        ([None, None], [None, None], "n/a"),
+    ],
+)
+def test_a_factor_of_trainings_that_were_ended_is_a_bound(race, fast, ours, shown):
+    pairs = (("fast", fast), ("ours", ours))
+    outcome = Outcome(
+        race=race, sides=tuple(tuple(run(LABELS[name], s) for s in seconds) for name, seconds in pairs), seeds=(0, 1)
+    )
+    (row,) = outcome.factor_table.rows
+    assert row[3] == shown
+    assert row[4].startswith("n/a") == (shown != "2.50"), "an interval is only of factors that are known"
+
+
+def test_a_page_says_what_the_whole_training_of_one_side_alone_includes(race):
+    outcome = Outcome(race=race, sides=((run("peer", 60.0),), (run("ours", 50.0),)), seeds=(0,))
+    page = outcome.document(title="a race", summary="All alike.", command="c")
+    assert page.summary.startswith("All alike. Only Voxelocity's whole training includes a final validation")
 
 
 def test_without_a_target_the_dice_is_reported(race):
@@ -231,6 +261,20 @@ def test_scripts_can_follow_the_plan_of_organs_with_sides_which_they_never_flip(
     assert ours.data.augment.flip_probability[0] > 0.0
 
 
+def test_a_rate_of_nnunets_trainer_counts_the_patches_that_it_was_fed():
+    trainer = object.__new__(nnunet_script.SteppedTrainer)
+    trainer.job = {"training": list(range(5)), "images_per_batch": 2, "patches_per_image": 2, "target_dice": 0.5,
+                   "budget_s": 1e12}  # fmt: skip
+    trainer.began_unix_s = trainer.begin_s = trainer.num_patches = 0
+    trainer.trainer = SimpleNamespace(
+        network=torch.nn.Identity(), dataloader_train=itertools.repeat({"data": torch.zeros(4, 1)}),
+        train_step=lambda batch: {"loss": 1.0},
+    )  # fmt: skip
+    trainer.epoch()
+    # Two batches of four; five cases would be ten patches.
+    assert trainer.num_patches == 8
+
+
 def test_nnunet_mirrors_the_axes_that_the_job_flips():
     assert mirror_axes((0.5, 0.0, 0.0), (0, 1, 2)) == (2,)
     assert mirror_axes((0.5, 0.5, 0.0), (1, 0, 2)) == (0, 2)
@@ -243,7 +287,8 @@ def test_nnunet_mirrors_the_axes_that_the_job_flips():
             lambda: check_sides(["slow", "ours"]),
             "unknown side 'slow'; choose among fast, plain, switched, nnunet, equal, ours",
         ),
-        (lambda: check_sides(["fast"]), "a race needs 'ours' and another side; add it"),
+        (lambda: check_sides(["fast"]), "--sides fast: a race needs 'ours' and another side, as --sides fast,ours"),
+        (lambda: check_sides(["ours"]), "--sides ours: a race needs 'ours' and another side, as --sides fast,ours"),
         (
             lambda: run_race(RaceSettings(task="phantom"), on_start=print),
             "unknown task 'phantom'; did you mean 'phantoms'",
@@ -351,10 +396,17 @@ def test_no_round_begins_that_would_end_too_late(race, monkeypatch):
     assert start((0, 1, 2)).seeds == (0,)
 
 
-def test_programs_of_another_home_find_nothing_that_was_kept_elsewhere(tmp_path, monkeypatch):
+def test_all_sides_compute_on_the_device_of_the_plan(race, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert sides._environ(race)["CUDA_VISIBLE_DEVICES"] == "", "they would take the GPU that they see"
+    on_gpu = replace(race.planned, machine=replace(race.planned.machine, device="cuda", device_index=0))
+    assert sides._environ(replace(race, planned=on_gpu))["CUDA_VISIBLE_DEVICES"] == "3"
+
+
+def test_programs_of_another_home_find_nothing_that_was_kept_elsewhere(race, tmp_path, monkeypatch):
     for name in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "MPLCONFIGDIR"):
         monkeypatch.setenv(name, "/elsewhere")
-    environ = sides._environ(tmp_path / "home")
+    environ = sides._environ(replace(race, home=tmp_path / "home"))
     assert "/elsewhere" not in environ.values()
     assert environ["HOME"] == str(tmp_path / "home")
     assert Path(environ["TMPDIR"]).is_dir()

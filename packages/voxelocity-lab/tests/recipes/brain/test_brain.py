@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel as nib
@@ -55,6 +56,8 @@ def write_case(root, name, endings, values=(0, 1, 2, 4)):
 def test_folders_of_the_challenge_are_described_whatever_the_year(endings, enhancing, tmp_path):
     for number in range(2):
         write_case(tmp_path / "data", f"BraTS_{number}", endings, values=(0, 1, 2, enhancing))
+        # As an archive from a Mac leaves it.
+        (tmp_path / "data" / f"BraTS_{number}" / f"._BraTS_{number}{endings[0]}.nii.gz").write_bytes(b"Mac OS X")
     cases = open_cases(describe_brains(tmp_path / "data", tmp_path / "described"))
     assert cases.channels == ("FLAIR", "T1", "T1Gd", "T2")
     whole, core, bright = REGIONS
@@ -178,6 +181,45 @@ def test_monais_script_trains_the_same_network_with_the_same_loss_and_optimizer(
     assert type(build_optimizer(network, settings)).__name__ == "Novograd"
 
 
+def as_challenge(brains, folder, *, has_labels=True):
+    """Phantoms under the names of the challenge, as links to files elsewhere."""
+    for label in sorted((brains / "labelsTr").iterdir()):
+        name = label.name.removesuffix(".nii.gz")
+        (folder / name).mkdir(parents=True)
+        for channel, ending in enumerate(("_flair", "_t1", "_t1ce", "_t2")):
+            scan = brains / "imagesTr" / f"{name}_{channel:04d}.nii.gz"
+            (folder / name / f"{name}{ending}.nii.gz").symlink_to(scan)
+        if has_labels:
+            (folder / name / f"{name}_seg.nii.gz").symlink_to(label)
+    return folder
+
+
+def test_scans_of_other_data_need_no_labels_and_those_of_the_run_are_known_through_links(brains, tmp_path):
+    own = as_challenge(brains, tmp_path / "data")
+    call = call_of(own, tmp_path / "run", overrides=SETS)
+    recipe.train(call)
+    assert recipe._origin(call) == own
+    recipe.predict(call)
+    assert len(list((tmp_path / "run" / "predictions").glob("*.nii.gz"))) == 1, "what was held out"
+    other = as_challenge(brains, tmp_path / "other", has_labels=False)
+    recipe.predict(call_of(other, tmp_path / "run"))
+    assert len(list((tmp_path / "run" / "predicted_other" / "predictions").glob("*.nii.gz"))) == 5
+
+
+def test_a_refused_command_leaves_the_description_of_the_run(brains, tmp_path):
+    own = as_challenge(brains, tmp_path / "data")
+    call = call_of(own, tmp_path / "run")
+    recipe._cases(call)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.yaml").write_text(f"dataset:\n  path: {tmp_path / 'run-data'}\n")
+    before = (tmp_path / "run-data" / "dataset.json").read_bytes()
+    other = as_challenge(brains, tmp_path / "other")
+    (other / "brain_000").rename(other / "another")
+    with pytest.raises(ConfigError, match=r"run-data describes the cases of a run, and .*other has others; choose ano"):
+        recipe.train(call_of(other, tmp_path / "run", resume=True))
+    assert (tmp_path / "run-data" / "dataset.json").read_bytes() == before
+
+
 def test_phantoms_are_drawn_next_to_the_run_and_a_target_ends_the_training(tmp_path):
     call = call_of(Path("phantoms:0.1:5"), tmp_path / "run", overrides=SETS, target_dice=0.001)
     recipe.train(call)
@@ -187,6 +229,8 @@ def test_phantoms_are_drawn_next_to_the_run_and_a_target_ends_the_training(tmp_p
     times = [path.stat().st_mtime_ns for path in files]
     recipe.predict(call)
     assert [path.stat().st_mtime_ns for path in files] == times
+    with pytest.raises(ConfigError, match=r"predicts as it was trained, but got window.overlap=0\.75 where 0\.6 is st"):
+        recipe.predict(replace(call, overrides={"window.overlap": 0.75}))
 
 
 def test_parts_of_tumors_in_a_decathlon_data_set_become_regions(tmp_path):
@@ -213,5 +257,11 @@ def test_parts_of_tumors_in_a_decathlon_data_set_become_regions(tmp_path):
     assert cases.region_values == (1, 2, 3)
     assert cases.channels == channels
     assert [path.name for path in cases.refs[1].images] == ["B_1.nii.gz"]
+    # So do folds that the data set declares.
+    held_out = {"B_0": 1, "B_1": 0}
+    splits = [{"train": [name for name in held_out if held_out[name] != fold],
+               "val": [name for name in held_out if held_out[name] == fold]} for fold in range(2)]  # fmt: skip
+    (task / "splits_final.json").write_text(json.dumps(splits))
+    assert {ref.case_id: ref.fold for ref in open_cases(describe_brains(task, tmp_path / "split"))} == held_out
     # What already has regions stays.
     assert describe_brains(tmp_path / "described", tmp_path / "again") == tmp_path / "described"

@@ -7,18 +7,20 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from monai.data import MetaTensor
 from PIL import Image
 from recipes.pathology.conftest import tissue, write_pyramid
 from rich.console import Console
 
 from shared.recipe_call import call_of
 from voxelocity_lab.recipes.division import Division, Part
-from voxelocity_lab.recipes.pathology import recipe
+from voxelocity_lab.recipes.pathology import benchmark, recipe
 from voxelocity_lab.recipes.pathology.baselines import Baselines, find_spots
 from voxelocity_lab.recipes.pathology.dataset import OpenPieces, Piece, find_pieces, identify
 from voxelocity_lab.recipes.pathology.heatmap import HeatMap, _turned, _turned_back, merged, predict_slide, write_heat
@@ -244,7 +246,7 @@ def test_folds_are_trained_predicted_and_scored(tiles, tmp_path):
     out = tmp_path / "run"
     recipe.train(small_call(tiles, out, {"folds": "all", "fit.steps": 10}))
     assert {path.name for path in out.iterdir()} == {"fold_0", "fold_1"}
-    recipe.predict(small_call(tiles, out))
+    recipe.predict(call_of(tiles, out))
     scores = json.loads((out / "scores.json").read_text())
     assert scores["format"] == "voxelocity pathology report"
     assert set(scores["pieces"]) == {"t0", "t1", "t2", "t3"}
@@ -261,6 +263,40 @@ def test_folds_are_trained_predicted_and_scored(tiles, tmp_path):
     page = (out / "report.html").read_text()
     assert "annotated tumor" in page
     assert 'class="show-truth"' in page
+
+
+def test_a_prediction_follows_its_settings_and_refuses_those_of_the_training(tiles, tmp_path):
+    out = tmp_path / "run"
+    recipe.train(small_call(tiles, out))
+    squares = []
+    for least_share in (0.1, 0.9):
+        recipe.predict(small_call(tiles, out, {"tissue.least_share": least_share}))
+        squares.append(json.loads((out / "scores.json").read_text())["num_squares"])
+    assert squares[0] > squares[1] > 0
+    with pytest.raises(ConfigError, match=r"pathology: network cannot differ from .*; leave them out, or train with"):
+        recipe.predict(call_of(tiles, out, overrides={"network.width": 0.5}))
+    with pytest.raises(ConfigError, match=r"heat\.turn'"):
+        recipe.predict(call_of(tiles, out, overrides={"heat.turn": 8}))
+
+
+def test_monais_slide_is_predicted_in_the_number_format_of_ours(monkeypatch):
+    formats, side = [], (64, 64)
+
+    def patches(images):
+        formats.append(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32)
+        return torch.zeros(len(images))
+
+    monkeypatch.setattr(benchmark, "Tissue", lambda slide, config: SimpleNamespace(has=lambda box: True))
+    monkeypatch.setattr(
+        benchmark, "_monai_loader", lambda items, *_, **__: [{"image": MetaTensor(torch.zeros(len(items), 3, 96, 96))}]
+    )
+    for compute in ("float32", "bfloat16"):
+        heat = benchmark._monai_heat(
+            SimpleNamespace(slide=lambda piece: SimpleNamespace(shapes=[side])), SimpleNamespace(slide="a"),
+            SimpleNamespace(patches=patches), config(precision__compute=compute), call_of(None, None), "openslide",
+        )  # fmt: skip
+        assert (heat == 0.5).all()
+    assert formats == [torch.float32, torch.bfloat16]
 
 
 def scores_of(out):
@@ -291,7 +327,7 @@ def test_what_was_trained_on_stays_trained_on_whatever_the_table_says_later(tile
     for fold, trained in ((0, {"t1", "t3"}), (1, {"other", "t2"})):
         assert {name for name, part in parts.items() if folds[fold].has(part, by_patient=True)} == trained
     (out / "fold_1").rename(tmp_path / "elsewhere")
-    assert "trained on 2 of the 5 pieces, or on others" in notices_of(small_call(tiles, out), capsys)
+    assert "trained on 2 of the 5 pieces, or on others" in notices_of(call_of(tiles, out), capsys)
     assert set(scores_of(out)) == {"new", "other", "t2"}
 
 
@@ -312,7 +348,7 @@ def test_all_pieces_of_another_data_set_are_unseen(tiles, tmp_path, capsys):
     for number in range(4):
         pixels = np.asarray(Image.open(other / "images" / f"t{number}.jpg"))
         Image.fromarray(pixels[::-1]).save(other / "images" / f"t{number}.jpg", quality=95)
-    printed = notices_of(small_call(other, out), capsys)
+    printed = notices_of(call_of(other, out), capsys)
     assert "none of these slides was used to train the networks, although 2 names are the same" in printed
     assert "they are not scored" not in printed
     assert set(scores_of(out / "predicted_other")) == {"t0", "t1", "t2", "t3"}
@@ -343,19 +379,19 @@ def test_scores_beside_trained_pieces_of_one_slide_say_so(tmp_path, capsys):
     rows = [f"slide.tiff,mask.tiff,{fold},{200 * fold},0,200,192" for fold in (0, 1)]
     (tmp_path / "slides.csv").write_text("\n".join(["slide,annotation,fold,x,y,width,height", *rows]) + "\n")
     recipe.train(small_call(tmp_path, tmp_path / "run"))
-    printed = notices_of(small_call(tmp_path, tmp_path / "run"), capsys)
+    printed = notices_of(call_of(tmp_path, tmp_path / "run"), capsys)
     assert "1 piece of 2 were held out, but other pieces of their slides or patients were trained on" in printed
 
 
 def test_slides_without_annotations_are_predicted_by_all_networks(tiles, slide_file, tmp_path):
     out = tmp_path / "run"
     recipe.train(small_call(tiles, out, {"folds": []}))
-    recipe.predict(small_call(slide_file, out))
+    recipe.predict(call_of(slide_file, out))
     other = out / "predicted_slide.tiff"
     assert (other / "heat" / "slide.tiff").exists()
     assert json.loads((other / "scores.json").read_text())["patch_auc"] is None
     with pytest.raises(InputError, match=r"all pieces of .* were trained on.* name other slides, or train with"):
-        recipe.predict(small_call(tiles, out))
+        recipe.predict(call_of(tiles, out))
 
 
 def test_a_finished_fold_is_not_trained_again_and_an_unknown_one_is_named(tiles, tmp_path):
@@ -368,7 +404,7 @@ def test_a_finished_fold_is_not_trained_again_and_an_unknown_one_is_named(tiles,
     with pytest.raises(ConfigError, match=r"folds names fold 7, which no annotated piece of .* has; it has 0, 1"):
         recipe.train(small_call(tiles, tmp_path / "other", {"folds": [7]}))
     with pytest.raises(InputError, match="holds no finished training; train first"):
-        recipe.predict(small_call(tiles, tmp_path / "none"))
+        recipe.predict(call_of(tiles, tmp_path / "none"))
 
 
 def test_slides_without_annotations_are_not_trained_on_until_a_table_names_some(tiles, slide_file, tmp_path):
@@ -403,7 +439,7 @@ def test_tumor_is_learned(tmp_path):
     rows = [f"s{number}.tiff,m{number}.tiff,{number}" for number in range(3)]
     (tmp_path / "slides.csv").write_text("\n".join(["slide,annotation,fold", *rows]) + "\n")
     recipe.train(small_call(tmp_path, tmp_path / "run", {"fit.steps": 25, "fit.batch_size": 16}))
-    recipe.predict(small_call(tmp_path, tmp_path / "run"))
+    recipe.predict(call_of(tmp_path, tmp_path / "run"))
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     assert scores["square_auc"] > 0.9
 
@@ -442,7 +478,7 @@ def test_models_of_earlier_versions_lack_hand_made_features(tiles, tmp_path):
     path = tmp_path / "run" / "fold_0" / "model.json"
     plain = json.loads(path.read_text())
     path.write_text(json.dumps({key: value for key, value in plain.items() if key not in {"hand_made", "micrometers"}}))
-    recipe.predict(small_call(tiles, tmp_path / "run"))
+    recipe.predict(call_of(tiles, tmp_path / "run"))
     assert set(json.loads((tmp_path / "run" / "scores.json").read_text())["baselines"]) == {
         "untrained network", "mean intensity", "chance",
     }  # fmt: skip

@@ -291,6 +291,10 @@ def test_a_table_names_slides_and_parts_of_them(slide_file, tmp_path):
             "slide,annotation,fold\na.tiff,m.png,0\nb.tiff,m.png,\n",
             r"line 3 of .*: b.tiff has an annotation and no fold, which other slides have",
         ),
+        (
+            "slide,annotation,fold,patient\na.tiff,m.png,2,\nb.tiff,m.png,,\nc.tiff,m.png,0,anna\n",
+            r"line 3 of .*: b.tiff has an annotation and no fold, which other slides have",
+        ),
     ],
 )
 def test_tables_that_cannot_be_used_are_named(text, named, tmp_path):
@@ -349,6 +353,8 @@ def test_content_is_known_again_under_another_name_and_a_change_anywhere_is_seen
 
 
 def test_a_folder_without_tables_is_all_its_slides(slide_file, tmp_path):
+    # As archives from a Mac leave them.
+    (tmp_path / "._slide.tiff").write_bytes(b"Mac OS X")
     assert [piece.name for piece in find_pieces(tmp_path)] == ["slide"]
     assert find_pieces(slide_file)[0].slide == slide_file
     with pytest.raises(DatasetError, match="none does not exist; name a folder of slides"):

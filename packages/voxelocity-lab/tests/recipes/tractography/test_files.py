@@ -203,6 +203,9 @@ def test_a_folder_is_its_one_array_or_its_streamline_files(tmp_path):
         tract_files(tmp_path)
     write(tmp_path / "a.trk")
     write(tmp_path / "b.tck")
+    # As archives from a Mac leave them.
+    for name in ("._a.trk", "._c.npz"):
+        (tmp_path / name).write_bytes(b"Mac OS X")
     assert [path.name for path in tract_files(tmp_path)] == ["a.trk", "b.tck"]
     np.savez(tmp_path / "c.npz", points=LINES)
     assert [path.name for path in tract_files(tmp_path)] == ["c.npz"]

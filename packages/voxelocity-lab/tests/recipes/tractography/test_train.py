@@ -182,6 +182,17 @@ def test_both_leads_from_data_to_figures_and_a_page(bundles_file, tmp_path):
     assert "Over the scan" not in page
 
 
+def test_a_prediction_follows_its_settings_and_refuses_those_of_the_training(bundles_file, tmp_path):
+    out = tmp_path / "run"
+    recipe.train(small_call(bundles_file, out))
+    recipe.predict(call_of(bundles_file, out, overrides={"sample.num_per_bundle": 5, "sample.format": "tck"}))
+    assert len(read_tracts([out / "generated.tck"])) == 10
+    assert load_tracts(out).config.sample.num_per_bundle == 0, "the model stays"
+    for key, value, named in (("split.held_out", 0.4, "split"), ("image", "fa.nii.gz", "image")):
+        with pytest.raises(ConfigError, match=rf"tractography: {named} cannot differ from .*may change mask, sample"):
+            recipe.predict(call_of(bundles_file, out, overrides={key: value}))
+
+
 def arrays_of(path):
     with np.load(path) as arrays:
         return dict(arrays)

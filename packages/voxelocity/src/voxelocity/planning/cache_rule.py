@@ -30,7 +30,7 @@ _FOLDER_SPARE = 1.25
 # 3 bytes with the label.
 _BLOSC2_SHARE = 0.6
 # The page cache's share of the free memory; training needs the rest. A patch of a cached file takes 1.22 ms raw and
-# 1.75 ms with Blosc2, of other files 39.8 and 25.8 ms (docs/measured.md, cache_read.json): Blosc2 loses 0.53 ms in the
+# 1.75 ms with Blosc2, of other files 39.8 and 25.8 ms (docs/cache.md): Blosc2 loses 0.53 ms in the
 # first case and gains 14 ms in the second, so it pays once more than 3.6 % of the patches come from the disk itself.
 _PAGE_CACHE_SHARE = 0.8
 _COLD_SHARE = 0.036
@@ -178,17 +178,17 @@ def _format(sizes: _Sizes) -> tuple[str, str]:
     if share > _RAW_SHARE:
         return "blosc2", (
             f"uncompressed, they would take {share:.0%} of the free disk; Blosc2 reduces that to at most "
-            f"{_BLOSC2_SHARE * share:.0%}, and reading a patch takes 1.75 ms instead of 1.22 (docs/measured.md)"
+            f"{_BLOSC2_SHARE * share:.0%}, and reading a patch takes 1.75 ms instead of 1.22 (docs/cache.md)"
         )
     cold = 1.0 - _PAGE_CACHE_SHARE * sizes.machine.memory_bytes / sizes.total_bytes
     if cold > _COLD_SHARE:
         return "blosc2", (
             f"memory is too small for the system to keep them all there, so {cold:.0%} of the patches come from the "
-            "disk itself: about 26 ms each with Blosc2, 40 ms uncompressed (docs/measured.md)"
+            "disk itself: about 26 ms each with Blosc2, 40 ms uncompressed (docs/cache.md)"
         )
     return "raw", (
         f"{share:.0%} of the free disk, and the system keeps them in memory: 1.22 ms per patch, 1.75 with Blosc2 "
-        "(docs/measured.md)"
+        "(docs/cache.md)"
     )
 
 

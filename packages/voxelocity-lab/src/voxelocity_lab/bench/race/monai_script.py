@@ -403,14 +403,13 @@ class Trainer:
                 )
             if self.settings.regions:
                 mask, truth = (logits > 0.0).float(), self.target(labels)
-                # MONAI's metric forgives a region that is predicted but not there. Here it is 0, as on our side, and a
-                # region that is in neither has no Dice.
-                values = compute_dice(mask, truth, ignore_empty=False)
-                values[(mask + truth).flatten(2).sum(-1) == 0.0] = torch.nan
             else:
-                classes = one_hot(logits.argmax(1, keepdim=True), num_classes)
-                values = compute_dice(classes, one_hot(labels, num_classes), include_background=False)
-            found.append(values)
+                classes = logits.argmax(1, keepdim=True)
+                mask, truth = (one_hot(values, num_classes)[:, 1:] for values in (classes, labels))
+            # MONAI's metric forgives a class that is predicted but not there. Here it is 0, as on the other sides, and
+            # a class that is in neither has no Dice.
+            found.append(compute_dice(mask, truth, ignore_empty=False))
+            found[-1][(mask + truth).flatten(2).sum(-1) == 0.0] = torch.nan
         mean = float(torch.cat(found).nanmean(0).nanmean().item())
         self.watch.charge("validation")
         return mean

@@ -130,6 +130,7 @@ class SteppedTrainer:
         )
         self.job, self.began_unix_s = job, began_unix_s
         self.begin_s = self.since_start_s()
+        self.num_patches = 0
 
     def since_start_s(self) -> float:
         """Seconds since the process was started."""
@@ -152,6 +153,7 @@ class SteppedTrainer:
                 for group in self.trainer.optimizer.param_groups:
                     group["lr"] = self.trainer.initial_lr * max(0.0, 1.0 - self.spent_share()) ** 0.9
             losses.append(float(self.trainer.train_step(batch)["loss"]))
+            self.num_patches += len(batch["data"])
             waited_s, stepped_s = waited_s + got_s - start_s, stepped_s + time.perf_counter() - got_s
             if self.spent_share() >= 1.0:
                 break
@@ -232,7 +234,7 @@ def train(job: dict[str, Any], began_unix_s: float, predictions: Path | None) ->
         "seconds": total_s,
         "epochs": len(losses),
         "seconds_per_epoch": statistics.median(epoch_s),
-        "patches_per_second": len(job["training"]) * job["patches_per_image"] / statistics.median(epoch_s),
+        "patches_per_second": training.num_patches / sum(epoch_s),
         "seconds_by_activity": spent_s,
         "peak_host_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "dice_history": dices,

@@ -29,13 +29,14 @@ from voxelocity_lab.bench.race.judging import judge
 from voxelocity_lab.bench.race.sides import LABELS, OWN_LABELS, Race, SideName, train_side, weights_of
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.errors import VoxelocityError
-from voxelocity_observe.core.quantities import NOT_AVAILABLE, duration_text
+from voxelocity_observe.core.quantities import NOT_AVAILABLE, duration_text, factor_text
 from voxelocity_observe.core.whole_file import write_whole
 from voxelocity_observe.document import write_page
 from voxelocity_observe.document.blocks import Block, Document, Section, Table, Text
 
 _FEW_SEEDS = 3
 _NUM_RESAMPLES = 10_000
+_WHOLE = "Only Voxelocity's whole training includes a final validation on the scans' own grids and a report."
 _HOMES = (
     "Each round, every side trained twice in a home folder of its own: first in an empty one, where nothing is "
     "compiled or measured yet, then in the same again. Times below are the first ones, all others on this page the "
@@ -112,20 +113,14 @@ class Outcome:
         }
 
     def factors(self, own: Sequence[LabeledRun], peer: Sequence[LabeledRun]) -> list[float]:
-        """How many times sooner `own` reached the target, by round in which neither failed.
+        """The `target_factors` of the rounds in which neither failed."""
+        own_s, peer_s = self._seconds(own, peer)
+        return target_factors(own_s, peer_s, self.race.limit_s)
 
-        A peer that did not reach it counts with the limit, so that the factor is too small. Rounds in which ours did
-        not reach it, either, are left out; where only ours did not, ours counts with the limit.
-        """
-        found = []
-        for mine, theirs, seed in zip(own, peer, self.seeds, strict=True):
-            if self._has_failed(mine, seed) or self._has_failed(theirs, seed):
-                continue
-            seconds = [run.seconds_to_target for run in (theirs, mine)]
-            if any(value is not None for value in seconds):
-                top, bottom = (self.race.limit_s if value is None else value for value in seconds)
-                found.append(top / bottom)
-        return found
+    def _seconds(self, *sides: Sequence[LabeledRun]) -> list[list[float | None]]:
+        """When each of these sides reached the target, in the rounds in which none of them failed."""
+        whole = [n for n, seed in enumerate(self.seeds) if not any(self._has_failed(side[n], seed) for side in sides)]
+        return [[side[number].seconds_to_target for number in whole] for side in sides]
 
     def _pairs(self) -> Iterator[tuple[Sequence[LabeledRun], Sequence[LabeledRun]]]:
         """Sides of Voxelocity with each peer, where a target ends the trainings."""
@@ -141,11 +136,16 @@ class Outcome:
         """How many times sooner sides of Voxelocity reached the target than the peers."""
         rows = []
         for outcome, home in ((self.cold, "empty"), (self, "kept" if self.cold else "the user's")):
-            for own, peer in outcome._pairs() if outcome else ():
-                factors = outcome.factors(own, peer) if outcome else []
+            if outcome is None:
+                continue
+            for own, peer in outcome._pairs():
+                own_s, peer_s = outcome._seconds(own, peer)
+                factors = target_factors(own_s, peer_s, self.race.limit_s)
                 low, high = bootstrap_interval(factors) or (None, None)
-                times = f"{statistics.median(factors):.2f}" if factors else NOT_AVAILABLE
-                interval = NOT_AVAILABLE if low is None else f"{low:.2f} to {high:.2f}"
+                times = target_factor_text(own_s, peer_s, self.race.limit_s, text=lambda factor: f"{factor:.2f}")
+                # Of factors that are bounds, there is none.
+                has_interval = low is not None and None not in (*own_s, *peer_s)
+                interval = f"{low:.2f} to {high:.2f}" if has_interval else NOT_AVAILABLE
                 rows.append([own[0].label, peer[0].label, home, times, f"{interval}, n = {len(factors)}"])
         caption = "Times sooner at the target, median of the rounds"
         return Table(caption=caption, heads=["", "than", "home", "times", "95 % interval"], rows=rows)
@@ -199,7 +199,7 @@ class Outcome:
                 *([Section(title="How many times sooner", blocks=[self.factor_table])] if factors else []),
                 Section(title="Every seed", blocks=tables),
             ],
-            summary=summary,
+            summary=f"{summary} {_WHOLE}",
         )
         return with_command(document, command)
 
@@ -325,6 +325,32 @@ class _Rounds:
             else tuple(tuple(self.scores.get((is_cold, name, s), ()) for s in self.seeds) for name in self.names),
             failures={(LABELS[name], seed): run for (name, seed), run in found.items() if isinstance(run, str)},
         )
+
+
+def target_factors(own_s: Sequence[float | None], peer_s: Sequence[float | None], limit_s: float) -> list[float]:
+    """How many times sooner a side reached a target than a peer, of the seconds of both by round.
+
+    A side that did not reach it counts with the limit; rounds in which neither did are left out.
+    """
+    pairs = zip(own_s, peer_s, strict=True)
+    known = [[limit_s if value is None else value for value in pair] for pair in pairs if pair != (None, None)]
+    return [theirs / mine for mine, theirs in known]
+
+
+def target_factor_text(
+    own_s: Sequence[float | None],
+    peer_s: Sequence[float | None],
+    limit_s: float,
+    *,
+    text: Callable[[float], str] = factor_text,
+) -> str:
+    """The median of `target_factors`: a bound where one side missed the target, not available where both did."""
+    factors = target_factors(own_s, peer_s, limit_s)
+    missed = [(mine is None, theirs is None) for mine, theirs in zip(own_s, peer_s, strict=True)]
+    is_at_most, is_at_least = ((True, False) in missed), ((False, True) in missed)
+    if not factors or (is_at_most and is_at_least):
+        return NOT_AVAILABLE
+    return f"{'at least ' * is_at_least}{'at most ' * is_at_most}{text(statistics.median(factors))}"
 
 
 def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:

@@ -276,7 +276,9 @@ def check_sides(names: Sequence[str]) -> tuple[SideName, ...]:
     if "nnunet" in names and not has_nnunet:
         raise InputError("bench: the side 'nnunet' needs nnU-Net; install it with pip install nnunetv2")
     if names and ("ours" not in names or len(names) < 2):
-        raise InputError("bench: a race needs 'ours' and another side; add it")
+        raise InputError(
+            f"bench: --sides {','.join(names)}: a race needs 'ours' and another side, as --sides fast,ours"
+        )
     usual = [name for name in _SIDES if name != "equal" and (name != "nnunet" or has_nnunet)]
     return tuple(name for name in _SIDES if name in (names or usual))
 

@@ -57,7 +57,7 @@ class Race:
 
     Attributes:
         dataset: to train on, as `voxelocity train` takes it.
-        planned: network, patches, augmentation, loss and optimizer of the peers, and split of all sides.
+        planned: network, patches, augmentation, loss and optimizer of the peers; split and device of all sides.
         out: where each side leaves its files.
         target_dice: mean foreground Dice of the held-out cases that ends a training; 0 for none.
         limit_s: seconds after which a training ends without the target; without a target its whole budget.
@@ -147,7 +147,7 @@ def _script(side: SideName, race: Race, seed: int) -> LabeledRun:
     _call(
         *(files[".py"], files[".job.json"], "--out", files[".json"]),
         *("--predictions" if side == "nnunet" else "--weights", result, "--began", f"{began_unix_s:.3f}"),
-        home=race.home,
+        race=race,
     )
     return _labeled(json.loads(files[".json"].read_text()), side)
 
@@ -206,7 +206,7 @@ def _ours(side: SideName, race: Race, seed: int) -> LabeledRun:
     _call(
         *("-m", "voxelocity", "train", race.dataset, "-o", folder, "--fold", race.planned.fold),
         *("--config", config, "--overwrite"),
-        home=race.home,
+        race=race,
     )
     facts = read_run(folder)
     num_threads = facts.plan["data"]["feed"]["num_threads"]
@@ -244,19 +244,21 @@ def own_keys(race: Race) -> dict[str, Any]:
     }
 
 
-def _call(*arguments: object, home: Path | None = None) -> None:
+def _call(*arguments: object, race: Race) -> None:
     words: Sequence[str] = [str(argument) for argument in arguments]
-    status = subprocess.run([sys.executable, *words], check=False, env=_environ(home)).returncode
+    status = subprocess.run([sys.executable, *words], check=False, env=_environ(race)).returncode
     if status != 0:
         raise VoxelocityError(
             f"bench: 'python {' '.join(words[:4])} ...' ended with status {status}; see its message above"
         )
 
 
-def _environ(home: Path | None) -> dict[str, str] | None:
-    """This process's environment, with `home` for all that is kept from run to run; None for no change."""
-    if home is None:
-        return None
-    own = {name: value for name, value in os.environ.items() if name not in _KEPT and not name.startswith("XDG_")}
-    (home / "tmp").mkdir(parents=True, exist_ok=True)
-    return {**own, "HOME": str(home), "TMPDIR": str(home / "tmp"), "PYTHONPATH": python_path()}
+def _environ(race: Race) -> dict[str, str]:
+    """This process's environment, with the device of the plan, and the home for all that is kept from run to run."""
+    # Each side takes a GPU where it sees one.
+    own = {**os.environ, **({"CUDA_VISIBLE_DEVICES": ""} if race.planned.machine.torch_device.type == "cpu" else {})}
+    if race.home is None:
+        return own
+    own = {name: value for name, value in own.items() if name not in _KEPT and not name.startswith("XDG_")}
+    (race.home / "tmp").mkdir(parents=True, exist_ok=True)
+    return {**own, "HOME": str(race.home), "TMPDIR": str(race.home / "tmp"), "PYTHONPATH": python_path()}

@@ -14,8 +14,9 @@ from typing import Any
 import voxelocity
 from voxelocity.core.cases import Cases
 from voxelocity.core.learning import read_mark
+from voxelocity.training.run_folder import RunFolder
 from voxelocity_lab.bench.race.job import LIMITS, PEER_KEYS
-from voxelocity_lab.recipes.brain.dataset import describe_brains
+from voxelocity_lab.recipes.brain.dataset import describe_brains, find_scans, find_source
 from voxelocity_lab.recipes.brain.phantom import NUM_CASES, make_brains
 from voxelocity_lab.recipes.call import Call
 from voxelocity_lab.recipes.pages import unlearned_verdict
@@ -30,7 +31,7 @@ from voxelocity_lab.recipes.segmentation import (
     train_on,
     with_phantoms,
 )
-from voxelocity_observe.core.plain import read_mapping, table_cell
+from voxelocity_observe.core.plain import table_cell
 from voxelocity_observe.core.whole_file import write_whole
 from voxelocity_observe.document import TableView
 from voxelocity_observe.document.blocks import Table
@@ -65,28 +66,30 @@ CONTEST = Contest(
 
 def train(call: Call) -> None:
     """Trains on a folder as BraTS has it, or on any data set with overlapping classes, with fold 0 held out."""
-    train_on(call, _cases(_with_data(call)), KEYS)
+    call = _with_data(call)
+    # A command that is refused must not change what describes the data of a run.
+    is_new = call.overwrite or not RunFolder(call.out).holds_run
+    train_on(call, _cases(call, may_replace=is_new), KEYS)
 
 
 def predict(call: Call) -> None:
     """Predicts the scans held out into `predictions`, with pictures, and prints scores by both rules.
 
-    Of other data than the run's, it predicts all scans into a folder of their own, without scores.
+    Of other data than the run's, it predicts all scans into a folder of their own, without scores; they need no labels.
     """
     call = _with_data(call)
-    check_trained(call.out)
+    check_trained(call)
     results = open_results(call, _origin(call))
     is_own = results is call
     # Files of the challenge do not say by their names which channel they are.
     listed = results.out / ("held_out.csv" if is_own else "scans.csv")
-    if is_own:
-        refs = find_unseen_cases(call, _cases(call))
-    else:
-        refs = list(voxelocity.open(describe_brains(call.data, results.out / "data")).refs)
+    scans: Mapping[str, Sequence[Path]] = (
+        {ref.case_id: ref.images for ref in find_unseen_cases(call, _cases(call))} if is_own else find_scans(call.data)
+    )
     text = io.StringIO()
     rows = csv.writer(text)
-    rows.writerow(["case", *(f"image_{number}" for number in range(len(refs[0].images)))])
-    rows.writerows([table_cell(ref.case_id), *(path.resolve() for path in ref.images)] for ref in refs)
+    rows.writerow(["case", *(f"image_{number}" for number in range(max(map(len, scans.values()))))])
+    rows.writerows([table_cell(name), *(path.resolve() for path in images)] for name, images in scans.items())
     write_whole(listed, text.getvalue().encode())
     predict_with_pictures(call, [listed], results=results)
     if not is_own:
@@ -100,8 +103,8 @@ def predict(call: Call) -> None:
         call.console.print(TableView(score_table(dice, num_held_out=len(held_out))))
 
 
-def _cases(call: Call) -> Cases:
-    return voxelocity.open(describe_brains(call.data, _described(call)))
+def _cases(call: Call, *, may_replace: bool = True) -> Cases:
+    return voxelocity.open(describe_brains(call.data, _described(call), may_replace=may_replace))
 
 
 def _described(call: Call) -> Path:
@@ -112,12 +115,9 @@ def _described(call: Call) -> Path:
 
 
 def _origin(call: Call) -> Path | None:
-    """The data that the run was trained on; of a description, the folder of the cases in it."""
+    """The data that the run was trained on; of a description, the folder that it describes."""
     data = find_training_data(call.out)
-    if data is None or not is_same(_described(call), data):
-        return data
-    cases = read_mapping(data / "dataset.json", where="brain", holds="the description of a data set").get("dataset")
-    return next((Path(case["images"][0]).parent.parent for case in cases.values()), None) if cases else None
+    return data if data is None or not is_same(_described(call), data) else find_source(data)
 
 
 @dataclass(frozen=True, kw_only=True)

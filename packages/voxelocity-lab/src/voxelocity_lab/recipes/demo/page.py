@@ -31,8 +31,9 @@ _ABOUT_SIDES = (
     "All sides train the same network on the same cases with the same loss, patches, batch and augmentation, and all "
     "pay for the same validations: every second epoch, on all held-out cases. Seconds count from the start of each "
     "process: imports, caching and compiling included. MONAI's scripts train with AdamW; voxelocity train has its "
-    "own optimizer (Muon), augmentation that ramps up over the first epochs, and a running average of its weights. Its "
-    "final validation on the scans' own grids and its report come after these seconds; the scripts have neither."
+    "own optimizer (Muon), augmentation that ramps up over the first epochs, and a running average of its weights. It "
+    "has twice the time of a script, which also covers its final validation on the scans' own grids and its report; "
+    "the scripts have neither. So compare when each side passed a Dice, not the last ones."
 )
 _YOUR_DATA = """\
 voxelocity train YOUR_DATA -o runs/first --time-budget 5m

@@ -74,8 +74,7 @@ def run_demo(
             "The same network, loss, gradient clipping, augmentation, batch, patch, split and seeds on the same "
             "phantoms, one after another on this machine. MONAI's scripts train with AdamW; Voxelocity with Muon, "
             "augmentation that ramps up over the first epochs, and a running average of its weights. Seconds count "
-            "from the start of each process, imports and caching included. Only Voxelocity's whole training includes a "
-            "final validation on the scans' own grids and a report."
+            "from the start of each process, imports and caching included."
         ),
         command=f"voxelocity demo --seed {seed} --seeds {num_seeds}",
     )

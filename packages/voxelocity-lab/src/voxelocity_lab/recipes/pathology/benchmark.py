@@ -26,7 +26,7 @@ from voxelocity_lab.recipes.pages import write_benchmark
 from voxelocity_lab.recipes.pathology.baselines import ratings_of, squares_of
 from voxelocity_lab.recipes.pathology.dataset import OpenPieces, Piece, find_pieces
 from voxelocity_lab.recipes.pathology.heatmap import HeatMap, predict_slide
-from voxelocity_lab.recipes.pathology.model import PatchNet, TrainedPatches, find_models, load_patches
+from voxelocity_lab.recipes.pathology.model import PatchNet, TrainedPatches, change_heat, find_models, load_patches
 from voxelocity_lab.recipes.pathology.patches import PatchBatches
 from voxelocity_lab.recipes.pathology.score import patch_scores, roc_auc, scores_at, square_scores
 from voxelocity_lab.recipes.pathology.settings import SQUARE, PathologyConfig
@@ -57,7 +57,7 @@ _EXAMPLE = AugmentConfig.only(
 
 def benchmark(call: Call) -> None:
     """Measures all four with the first model in `call.out`; writes `bench_pathology.json` and its page there."""
-    trained = load_patches(find_models(call.out)[0])
+    trained = change_heat(call, load_patches(find_models(call.out)[0]))
     pieces = [piece for piece in find_pieces(call.data) if piece.annotation is not None]
     if not pieces or any(piece.slide.suffix.lower() not in {".tif", ".tiff", ".svs"} for piece in pieces):
         raise InputError(
@@ -356,7 +356,7 @@ def _like(heat: HeatMap, probability: Any) -> HeatMap:
 def _monai_heat(
     opened: OpenPieces, piece: Piece, network: PatchNet, config: PathologyConfig, call: Call, reader: str
 ) -> Any:
-    """Every square where there is tissue, each read as a patch of its own, in float32."""
+    """Every square where there is tissue, each read as a patch of its own, in the number format of our side."""
     slide = opened.slide(piece)
     tissue = Tissue(slide, config.tissue)
     height, width = (side // SQUARE for side in slide.shapes[0])
@@ -371,12 +371,12 @@ def _monai_heat(
         for row, column in squares
     ]
     options = {"batch_size": config.heat.batch_size, "num_workers": cpu_budget()}
-    with torch.inference_mode():
+    with torch.inference_mode(), autocast(config.precision, call.device):
         # The network takes intensities from 0 to 1.
         logits = [
             network.patches((batch["image"].as_tensor().to(call.device) + 1.0) / 2.0)
             for batch in _monai_loader(items, config, changes=False, reader=reader, **options)
         ]
     found = np.full((height, width), np.nan, np.float32)
-    found[tuple(np.transpose(squares))] = torch.cat(logits).sigmoid().cpu().numpy()
+    found[tuple(np.transpose(squares))] = torch.cat(logits).float().sigmoid().cpu().numpy()
     return found

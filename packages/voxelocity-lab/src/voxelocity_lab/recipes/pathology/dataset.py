@@ -12,7 +12,7 @@ from pathlib import Path
 
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.source.splits import assign_folds
-from voxelocity_lab.recipes.division import Part, content_of
+from voxelocity_lab.recipes.division import Part, content_of, visible_in
 from voxelocity_lab.recipes.pathology.annotations import Annotation
 from voxelocity_lab.recipes.pathology.slides import SLIDES, Blocks, Box, Slide, checked_micrometers
 from voxelocity_observe.core.errors import DatasetError, InputError
@@ -126,7 +126,7 @@ def find_pieces(data: Path) -> tuple[Piece, ...]:
             pieces = tuple(make(data, data / table))
             break
     else:
-        files = sorted(path for path in data.iterdir() if path.suffix.lower() in SLIDES)
+        files = [path for path in visible_in(data) if path.suffix.lower() in SLIDES]
         pieces = tuple(Piece(name=path.stem, slide=path, annotation=None, box=None, fold=0) for path in files)
     if not pieces:
         raise DatasetError(
@@ -289,7 +289,7 @@ def _dealt(data: Path, path: Path, rows: Sequence[tuple[int, Mapping[str, str]]]
     names = sorted(refs)
     found, _ = assign_folds([refs[name] for name in names], num_folds=_NUM_FOLDS)
     # Where the table gives some slides a fold, the others of the patient share it.
-    given = {ref.patient: ref.fold for ref in found if ref.fold is not None}
+    given = {ref.patient: ref.fold for ref in found if ref.fold is not None and ref.patient is not None}
     for name, ref in zip(names, found, strict=True):
         if ref.label is not None and ref.fold is None and ref.patient not in given:
             raise DatasetError(
@@ -297,7 +297,7 @@ def _dealt(data: Path, path: Path, rows: Sequence[tuple[int, Mapping[str, str]]]
                 "have; give it one, or remove the column"
             )
     return {
-        name: (given.get(ref.patient, 0) if ref.fold is None else ref.fold, ref.patient or ref.case_id)
+        name: (given.get(ref.patient or "", 0) if ref.fold is None else ref.fold, ref.patient or ref.case_id)
         for name, ref in zip(names, found, strict=True)
     }
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from voxelocity.core.learning import UNLEARNED
 from voxelocity.infer import SPEC_NAME
+from voxelocity_lab.recipes.call import Call
 from voxelocity_lab.recipes.division import Division
 from voxelocity_lab.recipes.pathology.handmade import HandMade
 from voxelocity_lab.recipes.pathology.settings import PathologyConfig
@@ -128,3 +129,14 @@ def load_patches(folder: Path) -> TrainedPatches:
         hand_made=HandMade.from_plain(found[_HAND_MADE]) if found.get(_HAND_MADE) else None,
         micrometers=tuple(found.get("micrometers", ())),
     )
+
+
+def change_heat(call: Call, trained: TrainedPatches) -> TrainedPatches:
+    """The model with the settings by which slides are predicted as the call has them.
+
+    Raises:
+        ConfigError: a value cannot be used, or the call sets what the training decided.
+    """
+    # Of a run whose folds were trained by several commands, models name other folds.
+    keys = ("heat", "tissue", "cache_bytes", "folds")
+    return replace(trained, config=call.change_settings(trained.config, keys, where="pathology"))

@@ -22,7 +22,7 @@ from voxelocity_lab.recipes.pathology.dataset import OpenPieces, Piece, check_an
 from voxelocity_lab.recipes.pathology.froc import Detection, SlideHits, froc, lesions_of, match
 from voxelocity_lab.recipes.pathology.heatmap import merged, write_heat
 from voxelocity_lab.recipes.pathology.judging import Judged, Maps, judge_pieces, resolution_notices
-from voxelocity_lab.recipes.pathology.model import TrainedPatches, find_models, load_patches
+from voxelocity_lab.recipes.pathology.model import TrainedPatches, change_heat, find_models, load_patches
 from voxelocity_lab.recipes.pathology.page import MOST_DRAWN, Figures, PieceScore, SlidePicture, slides_document
 from voxelocity_lab.recipes.pathology.picture import picture_of
 from voxelocity_lab.recipes.pathology.settings import SQUARE, PathologyConfig, settings
@@ -94,7 +94,7 @@ def predict(call: Call) -> None:
     """
     watch = Stopwatch()
     folders = find_models(call.out)
-    models = [load_patches(folder) for folder in folders]
+    models = [change_heat(call, load_patches(folder)) for folder in folders]
     config = models[0].config
     for model in models:
         model.network.to(call.device)

@@ -101,7 +101,7 @@ _AUGMENT: dict[str, Any] = {
         {
             "factory": "voxelocity.data.augment.color:ColorAndStain",
             "probability": 0.8,
-            # Half of the effect's own strengths, by which tiles of CAMELYON are separated worse (docs/recipes).
+            # Half of the effect's own strengths, by which tiles of CAMELYON are separated worse (docs/log).
             "settings": {
                 "stain": 0.1,
                 "stain_shift": 0.015,

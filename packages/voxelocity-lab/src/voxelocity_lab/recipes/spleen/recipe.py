@@ -56,16 +56,16 @@ def train(call: Call) -> None:
 def predict(call: Call) -> None:
     """Predicts the scans in `imagesTs`, or those held out if there are none, into `predictions`, with pictures.
 
-    Of other data than the run's, that is all scans, into a folder of their own.
+    Of other data than the run's, that is all scans, whatever their classes, into a folder of their own.
     """
     call = _with_data(call)
-    check_trained(call.out)
-    results = open_results(call, find_training_data(call.out))
-    unlabeled, cases = call.data / "imagesTs", _spleens(call.data)
-    if unlabeled.is_dir() and any(unlabeled.iterdir()):
-        scans = [unlabeled]
-    else:
-        scans = [ref.images[0] for ref in (find_unseen_cases(call, cases) if results is call else cases.refs)]
+    check_trained(call)
+    results, cases = open_results(call, find_training_data(call.out)), voxelocity.open(call.data)
+    scans = [path for path in [call.data / "imagesTs"] if path.is_dir() and any(path.iterdir())]
+    if results is not call:
+        scans += [ref.images[0] for ref in cases]
+    elif not scans:
+        scans = [ref.images[0] for ref in find_unseen_cases(call, cases)]
     predict_with_pictures(call, scans, results=results)
 
 

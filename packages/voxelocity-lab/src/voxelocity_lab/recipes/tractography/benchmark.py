@@ -31,7 +31,14 @@ from voxelocity_lab.recipes.tractography.judge import space_shared
 from voxelocity_lab.recipes.tractography.model import Denoiser, pack
 from voxelocity_lab.recipes.tractography.settings import TractographyConfig
 from voxelocity_lab.recipes.tractography.shapes import Points, resample
-from voxelocity_lab.recipes.tractography.train import StreamlineBatches, TractLoss, TrainedTracts, divide, load_tracts
+from voxelocity_lab.recipes.tractography.train import (
+    StreamlineBatches,
+    TractLoss,
+    TrainedTracts,
+    change_sampling,
+    divide,
+    load_tracts,
+)
 from voxelocity_observe.core.clock import Stopwatch
 from voxelocity_observe.core.errors import InputError
 
@@ -44,7 +51,7 @@ _NUM_BUNDLES, _NUM_EACH = 3, 20
 
 def benchmark(call: Call) -> None:
     """Measures all ways with the model in `call.out`; writes `bench_tractography.json` and its page there."""
-    trained = load_tracts(call.out)
+    trained = change_sampling(call, load_tracts(call.out))
     config = trained.config
     training, real, notices = divide(trained, call.data)
     for notice in notices:
@@ -211,7 +218,10 @@ def _plain_training(
     device = call.device
     network = Denoiser(config.network, items.frame, config.exemplar.num_around).to(device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4)
-    loader = iter(torch.utils.data.DataLoader(items, batch_size=batch_size, shuffle=True))
+    # As a script's epochs, but without an end, however few streamlines there are.
+    num_drawn = batch_size * (_WARM_UP_STEPS + num_steps)
+    sampler = torch.utils.data.RandomSampler(items, replacement=True, num_samples=num_drawn)
+    loader = iter(torch.utils.data.DataLoader(items, batch_size=batch_size, sampler=sampler))
 
     def one(_: int) -> None:
         noisy, wanted, context, time, bundle = (part.to(device) for part in next(loader))
@@ -221,14 +231,13 @@ def _plain_training(
         optimizer.step()
         loss.item()
 
-    num_steps = min(num_steps, len(items) // batch_size - _WARM_UP_STEPS)
     return _measure_rate(one, batch_size, device, num_steps)
 
 
 def _measure_rate(one: Callable[[int], Any], batch_size: int, device: torch.device, num_steps: int) -> float:
     """Streamlines a second."""
     seconds = []
-    for number in range(_WARM_UP_STEPS + max(1, num_steps)):
+    for number in range(_WARM_UP_STEPS + num_steps):
         watch = Stopwatch()
         one(number)
         if device.type == "cuda":

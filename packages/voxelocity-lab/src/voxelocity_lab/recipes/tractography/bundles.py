@@ -16,7 +16,7 @@ import numpy as np
 
 from voxelocity.core.rng import generator
 from voxelocity.data.cache import entry_key, source_identity
-from voxelocity_lab.recipes.division import content_of
+from voxelocity_lab.recipes.division import content_of, visible_in
 from voxelocity_lab.recipes.tractography.files import READ_ENDINGS, read_tracts, tract_files
 from voxelocity_lab.recipes.tractography.shapes import Numbers, Points, Tracts, resample, with_one_direction
 from voxelocity_observe.core.errors import ConfigError, InputError
@@ -120,9 +120,9 @@ def open_bundles(data: Path, *, num_points: int, image: Path | None = None) -> B
 
 def _files_by_subject(data: Path) -> dict[str, list[Path]]:
     if data.is_dir():
-        folders = [path for path in sorted(data.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-        endings = (*READ_ENDINGS, ".npz")
-        if folders and not any(path.is_file() and path.name.lower().endswith(endings) for path in data.iterdir()):
+        held, endings = visible_in(data), (*READ_ENDINGS, ".npz")
+        folders = [path for path in held if path.is_dir()]
+        if folders and not any(path.is_file() and path.name.lower().endswith(endings) for path in held):
             return {path.name: tract_files(path) for path in folders}
     return {data.stem: tract_files(data)}
 

@@ -18,6 +18,7 @@ from nibabel.affines import apply_affine
 
 from voxelocity.data.decode import read_all_unpacked, read_header
 from voxelocity.data.decode.header import check_memory
+from voxelocity_lab.recipes.division import visible_in
 from voxelocity_lab.recipes.tractography.foreign import read_tiny_tracks, read_vtk
 from voxelocity_lab.recipes.tractography.shapes import Numbers, Points, Tracts
 from voxelocity_observe.core.errors import InputError, ScanError
@@ -52,12 +53,13 @@ def tract_files(data: Path) -> list[Path]:
         return [data]
     if not data.is_dir():
         raise InputError(f"tractography: {data} does not exist; name a file or folder of streamlines")
-    arrays = sorted(data.glob("*.npz"))
+    held = visible_in(data)
+    arrays = [path for path in held if path.name.endswith(".npz")]
     if len(arrays) > 1:
         raise InputError(f"tractography: {data} holds {len(arrays)} .npz files; name the one to use")
-    found = arrays or sorted(path for path in data.iterdir() if path.name.lower().endswith(READ_ENDINGS))
+    found = arrays or [path for path in held if path.name.lower().endswith(READ_ENDINGS)]
     if not found:
-        others = [cure for path in sorted(data.iterdir()) if (cure := _conversion_of(path))]
+        others = [cure for path in held if (cure := _conversion_of(path))]
         cure = f"it holds {len(others)} in other forms; {others[0]}" if others else "name a folder that does"
         raise InputError(f"tractography: {data} holds no {_in_words()} file and no .npz array; {cure}")
     return found

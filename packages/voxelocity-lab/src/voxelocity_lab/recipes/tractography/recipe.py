@@ -17,7 +17,13 @@ from voxelocity_lab.recipes.tractography.generate import Generated, generate, wa
 from voxelocity_lab.recipes.tractography.judge import Judgment, judge
 from voxelocity_lab.recipes.tractography.page import GENERATED, NUM_DRAWN, REAL, Drawn, tract_document
 from voxelocity_lab.recipes.tractography.settings import settings
-from voxelocity_lab.recipes.tractography.train import TrainedTracts, divide, load_tracts, train_tracts
+from voxelocity_lab.recipes.tractography.train import (
+    TrainedTracts,
+    change_sampling,
+    divide,
+    load_tracts,
+    train_tracts,
+)
 from voxelocity_lab.recipes.tractography.volume import find_image, find_mask, find_outside_mm, read_shadows
 from voxelocity_observe.core.events import events_path, read_events
 from voxelocity_observe.core.progress_bar import WorkProgress
@@ -34,7 +40,7 @@ def predict(call: Call) -> None:
 
     Writes `generated.trx` (or another format), `scores.json` and `report.html` there.
     """
-    trained = load_tracts(call.out)
+    trained = change_sampling(call, load_tracts(call.out))
     config = trained.config
     training, real, notices = divide(trained, call.data)
     results = open_results(call, find_training_data(call.out))

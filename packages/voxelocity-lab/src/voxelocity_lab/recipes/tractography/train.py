@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from voxelocity.parallel import World
 from voxelocity.step import TrainingStep
 from voxelocity_lab.recipes.call import Call
 from voxelocity_lab.recipes.fit import FitJob, fit
-from voxelocity_lab.recipes.run import open_run
+from voxelocity_lab.recipes.run import Run, open_run
 from voxelocity_lab.recipes.tractography.bundles import Bundles, TractDivision, open_bundles, split
 from voxelocity_lab.recipes.tractography.diffusion import NUM_TIMES, clean_of, signal_and_noise, target_of
 from voxelocity_lab.recipes.tractography.exemplars import ExemplarPairs, Exemplars, Frame
@@ -78,7 +78,7 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
         InputError: the data cannot be used, or the folder.
         InterruptedRunError: a stop was asked for; the state is saved.
     """
-    watch, device, seed = Stopwatch(), call.device, call.seed
+    watch, seed = Stopwatch(), call.seed
     # The mask may only be needed when the training is over.
     for name in filter(None, (config.image, config.direction, config.mask)):
         read_header(Path(name))
@@ -98,17 +98,7 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
             run.warn(f"tractography: {bundles.left_out}")
         torch.manual_seed(seed)
         network = Denoiser(config.network, frame, config.exemplar.num_around, volume)
-        network.to(device)
-        step = TrainingStep(
-            network,
-            TractLoss(config, frame, device, run.world),
-            optimizer=config.fit.optimizer,
-            precision=config.precision,
-            device=device,
-            seed=seed,
-            warn=run.warn,
-            world=run.world,
-        )
+        step = _make_step(run, config, network.to(call.device), frame, seed)
         job = FitJob(
             step=step,
             make_batch=StreamlineBatches(training, pairs, frame, config.fit.batch_size, seed=seed),
@@ -120,15 +110,13 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
             reserve_s=min(_RESERVE_S, 0.1 * config.fit.time_budget_s),
         )
         fitted = fit(run, job)
-        num_held = np.bincount(bundles.bundle[held], minlength=len(bundles.names))
-        averaged = step.averaged()
+        averaged, image = step.averaged(), config.image_path
         assert isinstance(averaged, Denoiser)
-        image = config.image_path
         trained = TrainedTracts(
             network=averaged.cpu().eval(),
             config=config,
             names=bundles.names,
-            num_held=tuple(map(int, num_held)),
+            num_held=tuple(np.bincount(bundles.bundle[held], minlength=len(bundles.names)).tolist()),
             frame=frame,
             exemplars=pairs.exemplars,
             space=Space.enclosing(bundles.streamlines.reshape(-1, 3)) if image is None else Space.of_image(image),
@@ -140,6 +128,20 @@ def train_tracts(call: Call, config: TractographyConfig) -> TrainedTracts:
             _save(call.out, trained)
         fitted.log_end(run)
     return trained
+
+
+def _make_step(run: Run, config: TractographyConfig, network: Denoiser, frame: Frame, seed: int) -> TrainingStep:
+    device = next(network.parameters()).device
+    return TrainingStep(
+        network,
+        TractLoss(config, frame, device, run.world),
+        optimizer=config.fit.optimizer,
+        precision=config.precision,
+        device=device,
+        seed=seed,
+        warn=run.warn,
+        world=run.world,
+    )
 
 
 class StreamlineBatches:
@@ -295,6 +297,18 @@ def load_tracts(folder: Path) -> TrainedTracts:
         division=division,
         unlearned=str(found.get(UNLEARNED, "")),
     )
+
+
+def change_sampling(call: Call, trained: TrainedTracts) -> TrainedTracts:
+    """The model with the settings by which streamlines are made and judged as the call has them.
+
+    Raises:
+        ConfigError: a value cannot be used, or the call sets what the training decided.
+    """
+    # A file may have moved; the network of a model without an image cannot be given one.
+    moved = [name for name in ("image", "direction") if getattr(trained.config, name)]
+    config = call.change_settings(trained.config, ("sample", "mask", *moved), where="tractography")
+    return replace(trained, config=config)
 
 
 def _blank_volume(weights: Mapping[str, torch.Tensor]) -> ImageSampler | None:

@@ -55,9 +55,9 @@ def trials(record_property: Callable[[str, object], None]) -> Iterator[Trials]:
     assert not made.failed, f"{len(made.failed)} of {made.num_tried} trials failed:\n" + "\n".join(made.failed)
 
 
-@pytest.fixture(scope="session")
-def _one_thread_each() -> Iterator[None]:
-    """Read by the libraries that the forked process imports once."""
+@contextlib.contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Within the block, variables that libraries read which the forked process imports once."""
     with pytest.MonkeyPatch.context() as patched:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             patched.setenv(name, "1")
@@ -67,13 +67,14 @@ def _one_thread_each() -> Iterator[None]:
 
 
 @pytest.fixture
-def launch(tmp_path: Path, _one_thread_each: None) -> Callable[..., Started]:
+def launch(tmp_path: Path) -> Iterator[Callable[..., Started]]:
     """Starts a command: `launch("train", data, "-o", run, trouble=Trouble(...))`."""
 
     def call(*arguments: object, trouble: Trouble | None = None, script: str = "") -> Started:
         return start(arguments, place=tmp_path / "shm", trouble=trouble, script=script)
 
-    return call
+    with one_thread_each():
+        yield call
 
 
 @pytest.fixture
@@ -122,9 +123,7 @@ class Undisturbed:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(
-    tiny_msd: Path, often: list[str], tmp_path_factory: pytest.TempPathFactory, _one_thread_each: None
-) -> Undisturbed:
+def undisturbed(tiny_msd: Path, often: list[str], tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     """Made once; never changed."""
     folder = tmp_path_factory.mktemp("undisturbed")
     run, out = folder / "run", folder / "out"
@@ -136,8 +135,9 @@ def undisturbed(
         assert ended.status == 0, ended.err
         return ended
 
-    trained = finish("train", tiny_msd, "-o", run, "--device", "cpu", *often)
-    finish("predict", run, tiny_msd / "imagesTr", "-o", out, "--device", "cpu")
+    with one_thread_each():
+        trained = finish("train", tiny_msd, "-o", run, "--device", "cpu", *often)
+        finish("predict", run, tiny_msd / "imagesTr", "-o", out, "--device", "cpu")
     cpu_s = float(trained.out.rpartition("cpu ")[2].split()[0])
     return Undisturbed(run, weights_of(run), contents(out), cpu_s)
 

@@ -12,6 +12,10 @@ def test_chosen_folds_are_trained_pooled_and_kept(voxelocity, tiny_msd, tiny_set
     assert sorted(path.name for path in (tmp_path / "cv").glob("fold_*")) == ["fold_0", "fold_2"]
     again = voxelocity(*command, "--resume").succeeded()
     assert again.out.count("is finished") == 2
+    # No cure that would lose the folds.
+    for others in (["--resume", tmp_path / "cv"], [*command[1:4], "--resume"], command[1:4]):
+        ended = voxelocity("train", *others)
+        assert "it has fold_0, fold_2: repeat the command with --folds, or name one of these folders" in ended.err
     pooled = voxelocity("evaluate", tmp_path / "cv" / "fold_0", tmp_path / "cv" / "fold_2", "-o", tmp_path / "pooled")
     assert pooled.status == 0, pooled.err
     written = [(folder / "evaluation.csv").read_text() for folder in (tmp_path / "cv", tmp_path / "pooled")]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import voxelocity as vx
-from voxelocity.planning import Tuned, keep_tuned, make_plan, results_key, tuned_key
+from voxelocity.planning import SharedKeys, Tuned, keep_tuned, make_plan, results_key, tuned_key
 from voxelocity_observe.core.measured import FOLDER_NAME
 
 BATCH, RATE = "data.batch_size", "optimizer.learning_rate"
@@ -92,6 +92,16 @@ def test_a_rate_that_was_found_with_one_batch_is_not_taken_for_another(plan, kee
     keep({BATCH: 3, RATE: 0.5}, key_of=results_key)
     assert plan(overrides={BATCH: 3}).plan.optimizer.learning_rate == 0.5
     assert plan(overrides={BATCH: 1}).plan.optimizer.learning_rate != 0.5
+
+
+def test_a_rate_is_not_taken_for_the_batch_of_other_folds_or_of_nnunets_plans(plan, keep):
+    keep({BATCH: 3, RATE: 0.5}, key_of=results_key)
+    own = plan(overrides={"planner.use_tuned": False}).plan.optimizer.learning_rate
+    shared = [SharedKeys(values={BATCH: size}, reason="as in the other folds") for size in (3, 1)]
+    assert plan(shared=shared[0]).plan.optimizer.learning_rate == 0.5
+    with pytest.warns(UserWarning, match=r"batch_size=3, but 1 is taken over here \(as in the other folds\)"):
+        taken = plan(shared=shared[1]).plan
+    assert (taken.data.batch_size, taken.optimizer.learning_rate) == (1, own)
 
 
 def test_another_data_set_of_the_same_shapes_takes_only_what_changes_speed(tiny_msd, tiny_plan, tmp_path, keep):

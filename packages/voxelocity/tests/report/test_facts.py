@@ -106,6 +106,31 @@ def test_steps_done_again_after_a_resume_are_counted_once_and_their_time_as_lost
     assert run.lost_s == pytest.approx(sum(event["seconds"] for event in redone))
 
 
+def test_scores_of_a_first_part_that_was_too_short_are_not_those_of_a_run_that_gets_more_time(write, events, scores):
+    more = {"event": "extended", "time_s": 303.0, "taken_s": 303.0, "time_budget_s": 903.0}
+    folder = write(events=[*events, more], scores=scores)
+    assert len(read_run(folder).scores) == len(scores)
+    path = folder / "scores.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "unlearned": "it made only 3 training steps"}))
+    assert read_run(folder).scores == ()
+
+
+def test_what_was_lost_by_a_kill_does_not_count_where_the_resumed_run_makes_no_further_step(write, events):
+    kept = [event for event in events if event["event"] != "checkpoint"]
+    *before, finished = kept
+    lost = [event for event in before if event["event"] in ("steps", "validation")][-5:]
+    saved = lost[0]["step"] - lost[0].get("num_steps", 0)
+    # Killed after the last step; the time was then over, so the resumed run saved the state of its checkpoint.
+    more = [
+        {"event": "run_started", "time_s": 301.0, "environment": {}},
+        {"event": "checkpoint", "time_s": 301.5, "step": saved, "path": "checkpoints/1.pt", "seconds": 0.1},
+    ]
+    run = read_run(write(events=[*before, *more, {**finished, "step": saved}]))
+    assert run.steps[-1].step == run.step == saved
+    assert all(record.step <= saved for record in run.validations)
+    assert run.lost_s == pytest.approx(sum(event["seconds"] for event in lost))
+
+
 def test_unknown_events_and_fields_are_passed_over(write, record, events):
     record["dataset"]["added_later"] = 1
     record["added_later"] = 2

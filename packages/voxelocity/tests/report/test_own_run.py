@@ -149,6 +149,10 @@ def test_a_plan_of_another_version_is_read_as_far_as_it_goes(write):
     assert len(facts.counted) == 10
 
 
+def test_a_command_that_no_shell_can_read_is_kept_as_it_is(write):
+    assert list(facts_of_run(write(START, command="it's not closed")).command) == ["it's not closed"]
+
+
 def test_a_folder_that_holds_no_run_is_named(tmp_path):
     with pytest.raises(InputError, match=r"none does not exist; name the folder of a run"):
         facts_of_run(tmp_path / "none")

@@ -66,6 +66,21 @@ def test_stages_of_a_pipeline_are_not_asked_to_share_patches(of_ranks):
     assert not any("parallel.balance" in text for text in texts)
 
 
+def test_ranks_are_compared_over_the_steps_that_all_of_them_made(of_ranks):
+    run = of_ranks(forward=0.3)
+    path = run.folder / "events-rank1.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    half = [line for line in lines if '"steps"' not in line or json.loads(line)["time_s"] < 100.0]
+    path.write_text("".join(half))
+    # The run was resumed without the second rank.
+    one, other = read_run(run.folder).ranks
+    assert one.parts["forward"] == other.parts["forward"] > 0.0
+    assert 0 < one.num_steps == other.num_steps < sum(record.num_steps for record in run.steps)
+    assert rank_words((one, other)).startswith("The ranks take about equally long")
+    path.write_text("".join(line for line in lines if '"steps"' not in line))
+    assert read_run(run.folder).ranks == ()
+
+
 def test_ranks_that_need_equally_long_are_called_so(of_ranks):
     assert rank_words(of_ranks(forward=0.33).ranks).startswith("The ranks take about equally long")
 

@@ -3,6 +3,7 @@ import pytest
 from voxelocity.core.records import CaseScore
 from voxelocity.report import read_run
 from voxelocity.report.columns import CLASS_COLUMNS, classes_of, mean_hd95_mm, page_table, worst_first
+from voxelocity.report.page import run_document
 from voxelocity.report.summary import (
     absent_text,
     judged_text,
@@ -97,6 +98,14 @@ def test_surface_distances_that_do_not_exist_are_left_out_of_the_mean():
 def test_cases_come_worst_first_and_equal_ones_by_name():
     even = CaseScore(case_id="0", dice={"liver": 0.4, "tumour": 0.4})
     assert [score.case_id for score in worst_first((*SCORES, even))] == ["0", "b", "a", "c"]
+
+
+def test_a_case_without_any_class_is_not_the_worst(write, record, events):
+    empty = CaseScore(case_id="0", dice={"liver": None, "tumour": None})
+    assert [score.case_id for score in worst_first((empty, *SCORES))] == ["b", "a", "c", "0"]
+    run = read_run(write(record=record, events=events, scores=[vars(score) for score in (empty, *SCORES)]))
+    (card,) = [card for card in run_document(run).cards if card.name == "Mean Dice"]
+    assert "lowest case 0.400" in card.note
 
 
 def test_stages_add_up_to_the_wall_time_and_training_is_distinguished(finished_run):

@@ -16,7 +16,7 @@ from voxelocity.data.pipeline import CachingFacts, PreparedCases, declare_channe
 from voxelocity.planning import absent_classes
 from voxelocity.report import read_run
 from voxelocity.training import caching as caching_module
-from voxelocity.training import train
+from voxelocity.training import entry, train
 from voxelocity.training.caching import CacheProgress
 from voxelocity_observe.core.errors import DatasetError, InputError, ScanError
 
@@ -147,6 +147,23 @@ def test_broken_cases_are_left_out_where_that_was_asked_for_and_in_a_run_that_go
         shutil.copy(tiny_msd / name, data / name)
     filled, _ = run_on({}, data, resume=True, full_validation=True)
     assert [score.case_id for score in read_run(tmp_path / "run").scores] == ["case_0"]
+
+
+def test_a_validation_of_all_cases_that_can_be_used_is_whole(tiny_msd, tiny_plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(entry, "unlearned_text", lambda *_: "")
+    result = train(
+        vx.open(with_broken(tiny_msd, tmp_path / "data", "case_3")), tmp_path / "run", device="cpu", skip_broken=True,
+        overrides={**tiny_plan, "data.cache.folder": str(tmp_path / "cache")}, console=Console(quiet=True),
+    )  # fmt: skip
+    assert [score.case_id for score in result.scores] == ["case_0"]
+    assert result.next_command.startswith("voxelocity predict")
+
+
+def test_labels_of_background_alone_are_refused_where_broken_cases_are_left_out(run_on, tiny_msd, tmp_path):
+    data = with_broken(tiny_msd, tmp_path / "broken", "case_1")
+    data = without_labels(data, tmp_path / "data", *[f"case_{index}" for index in (0, 2, 3, 4, 5)])
+    with pytest.raises(DatasetError, match=r"none of the 5 labels of .* so there is nothing to train on"):
+        run_on({}, data, skip_broken=True)
 
 
 def test_cases_are_prepared_once_where_others_are_left_out(run_on, tiny_msd, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import signal
@@ -154,6 +155,56 @@ def test_a_fold_that_fails_does_not_stop_the_others(copied, tiny_msd, options, c
     shutil.rmtree(copied / "fold_2")
     calls.does[2] = NonFiniteLossError("broke 2", case_ids=["a"], step=1)
     assert train_folds(voxelocity.open(tiny_msd), copied, **options).evaluation is None
+
+
+def test_a_fold_that_another_process_finishes_meanwhile_is_taken_as_finished(
+    copied, tiny_msd, options, tmp_path, monkeypatch
+):
+    kept = {fold: (copied / f"fold_{fold}").rename(tmp_path / f"kept_{fold}") for fold in (0, 1, 2)}
+    begun = []
+
+    def train(cases, request, context):
+        begun.append(request.fold)
+        if request.fold == 0:
+            # The other process trains fold 0 all the time, and fold 1 is done before this one gets there.
+            shutil.copytree(kept[1], copied / "fold_1")
+            raise OutputError("train: another process is training into fold_0 now")
+        shutil.copytree(kept[2], copied / "fold_2")
+        shutil.copytree(kept[0], copied / "fold_0")
+
+    monkeypatch.setattr(folds_module, "run_training", train)
+    shown = io.StringIO()
+    result = train_folds(voxelocity.open(tiny_msd), copied, **{**options, "console": Console(file=shown, width=400)})
+    assert (begun, result.failed, sorted(result.runs)) == ([0, 2], {}, [0, 1, 2])
+    assert len(result.evaluation.scores) == 6
+    assert "fold 1 is finished" in shown.getvalue()
+    assert "fold 0 was finished by another process" in shown.getvalue()
+
+
+def test_a_fold_of_other_options_that_another_process_begins_meanwhile_is_refused(
+    copied, tiny_msd, options, tmp_path, calls
+):
+    kept = (copied / "fold_2").rename(tmp_path / "kept")
+    shutil.rmtree(copied / "fold_1")
+    record = yaml.safe_load((kept / "run.yaml").read_text())
+    record["plan"]["train"]["steps"] = 4
+    (kept / "run.yaml").write_text(yaml.safe_dump(record))
+
+    def make_sinks():
+        shutil.copytree(kept, copied / "fold_2")
+        return ()
+
+    with pytest.raises(InputError, match=r"fold_2 .*train.steps=3 where 4 is stored"):
+        train_folds(voxelocity.open(tiny_msd), copied, make_sinks=make_sinks, **options)
+    assert [call["fold"] for call in calls] == [1]
+
+
+def test_a_fold_that_fails_is_not_finished_by_what_it_was_to_replace(copied, tiny_msd, options, calls):
+    (copied / "fold_1" / "events.jsonl").write_text("not an event\nneither is this\n")
+    calls.does = {fold: NonFiniteLossError("broke", case_ids=["a"], step=1) for fold in (0, 1, 2)}
+    result = train_folds(voxelocity.open(tiny_msd), copied, overwrite=True, **options)
+    assert sorted(result.failed) == [0, 1, 2]
+    assert [call["overwrite"] for call in calls] == [True] * 3
 
 
 def test_a_launcher_that_repeats_the_command_keeps_the_folds_of_its_job(copied, tiny_msd, options, calls, monkeypatch):

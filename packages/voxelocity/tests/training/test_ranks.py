@@ -131,6 +131,17 @@ def test_a_run_of_two_ranks_is_resumed_by_one_from_its_last_checkpoint(voxelocit
 
 
 @pytest.mark.nightly
+def test_ranks_train_the_folds_that_are_left(voxelocity, tiny_msd, tiny_sets, tmp_path):
+    command = ("train", tiny_msd, "-o", tmp_path / "cv", "--device", "cpu", *tiny_sets, "--folds")
+    voxelocity(*command, "0").succeeded()
+    ended = finish(start_ranks(2, [*command, "0,1"], memory=tmp_path / "memory"))
+    assert [(status, err) for status, _, err in ended] == [(0, "")] * 2
+    assert "fold 0 is finished" in ended[0][1]
+    assert "over 4 cases" in ended[0][1]
+    assert ended[1][1] == ""
+
+
+@pytest.mark.nightly
 def test_a_training_continues_on_the_nodes_that_are_left(tiny_msd, tiny_sets, tmp_path):
     out = tmp_path / "run"
     sets = [*tiny_sets, "--set", "train.steps=1000000", "--set", "train.checkpoint_every_s=1"]

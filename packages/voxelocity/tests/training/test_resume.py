@@ -28,7 +28,7 @@ from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.session import StopRequest
 from voxelocity.training.start_choice import Beginning
 from voxelocity.training.validation_cost import ValidationCost, num_passes
-from voxelocity_observe.core.errors import InputError, InterruptedRunError, NonFiniteLossError
+from voxelocity_observe.core.errors import InputError, InterruptedRunError, NonFiniteLossError, OutputError
 from voxelocity_observe.core.events import read_events
 from voxelocity_observe.core.interleaved_timing import Times
 from voxelocity_observe.core.plain import parse_yaml, yaml_text
@@ -226,6 +226,17 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(whole_run, run_i
     assert_same_weights(run, whole_run)
 
 
+def test_a_run_whose_checkpoints_are_gone_says_that_it_begins_again(whole_run, run_in, stop_after, tmp_path):
+    run = tmp_path / "run"
+    stop_after(run, 3)
+    assert warnings(run) == []
+    shutil.rmtree(run / "checkpoints")
+    run_in(run, resume=True)
+    (text,) = warnings(run)
+    assert "checkpoints holds no checkpoint any more, so the training begins again at step 0" in text
+    assert_same_weights(run, whole_run)
+
+
 def test_the_same_command_goes_on_and_a_different_one_is_refused(whole_run, run_in, stop_after, tmp_path):
     run = tmp_path / "run"
     stop_after(run, 3)
@@ -305,6 +316,39 @@ def test_a_finished_run_is_refused_until_it_is_overwritten(whole_run, run_in, tm
     assert steps_saved(run) == [2]
     assert (run / "notes.txt").read_text() == "a person's own"
     assert len(events(run, "run_started")) == 1
+
+
+def test_a_kill_while_a_run_is_replaced_leaves_a_folder_that_the_same_command_takes(
+    whole_run, run_in, tmp_path, monkeypatch
+):
+    run = shutil.copytree(whole_run, tmp_path / "run")
+    (run / "notes.txt").write_text("a person's own")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "write_record", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_in(run, {"train.steps": 2}, overwrite=True)
+    assert not RunFolder(run).is_finished()
+    run_in(run, {"train.steps": 2}, overwrite=True)
+    assert steps_saved(run) == [2]
+
+
+def test_a_run_that_another_process_made_during_the_planning_is_not_replaced(whole_run, run_in, tmp_path, monkeypatch):
+    run, plan = tmp_path / "run", entry.plan_session
+
+    def plan_slowly(*args, **options):
+        planned = plan(*args, **options)
+        shutil.copytree(whole_run, run, dirs_exist_ok=True)
+        return planned
+
+    monkeypatch.setattr(entry, "plan_session", plan_slowly)
+    with pytest.raises(OutputError, match=r"another process has trained into .*run since .*resume=True, or choose"):
+        run_in(run)
+    assert_same_weights(run, whole_run)
+    assert events(run, "run_started") == events(whole_run, "run_started")
 
 
 def test_a_run_killed_while_it_renders_its_page_has_everything_else(run_in, tmp_path, monkeypatch):

@@ -9,8 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import voxelocity as vx
 from shared.ranks import finish, start_ranks
+from voxelocity.parallel import Place
 from voxelocity.step import OPTIMIZERS
+from voxelocity.training import sharding
 from voxelocity.training.open_session import _check_ranks
 from voxelocity.training.sharding import _check_mode
 from voxelocity_observe.core.errors import ConfigError
@@ -85,6 +88,27 @@ def test_steps_and_states_are_those_of_one_process_however_a_network_is_distribu
             assert kept[part] == pytest.approx(alone[part], rel=1e-4), (mode, part)
         torch.testing.assert_close(kept["middle"], alone["middle"], rtol=1e-3, atol=1e-5)
         torch.testing.assert_close(kept["averaged"], alone["averaged"], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("balance", "fits"), [("equal", [False, False]), ((0.8, 0.2), [False, True])])
+def test_a_rank_is_expected_to_hold_the_patches_that_it_takes(
+    tiny_msd, tiny_plan, tmp_path, monkeypatch, balance, fits
+):
+    # Ten patches, and memory for four.
+    monkeypatch.setattr(sharding, "device_bytes", lambda patch, *, batch_size: batch_size)
+    keys = {**tiny_plan, "data.batch_size": 10, "parallel.balance": balance}
+    planned = vx.plan(vx.open(tiny_msd), overrides=keys, device="cpu", cache_folder=tmp_path)
+    machine = SimpleNamespace(device="cuda", device_free_bytes=4)
+
+    def expected(rank):
+        world = SimpleNamespace(place=Place(rank=rank, size=2), agree=lambda values, flag: (values, flag))
+        session = SimpleNamespace(
+            plan=planned.plan, planned=SimpleNamespace(machine=machine), world=world,
+            spec=SimpleNamespace(channels=("CT",), num_outputs=2),
+        )  # fmt: skip
+        return sharding._expect_to_fit(session)
+
+    assert [expected(rank) for rank in range(2)] == fits
 
 
 def train(size, dataset, out, sets, folder, *more):

@@ -133,6 +133,26 @@ answer.write_text(json.dumps({"measurements": measurements, "peak_host_bytes": t
     assert [record.settings["size"] for record in result.trials if record.phase == "confirm"] == [1]
 
 
+def test_the_next_best_alternates_with_the_default_settings_as_they_are_by_then(study):
+    # "c" fails when it is measured again, and the machine slows down threefold from then on.
+    lines = """
+slow = answer.parent.parent / "slow"
+seen = answer.parent.parent / "seen"
+if settings["word"] == "c":
+    if seen.exists():
+        slow.touch()
+        raise MemoryError
+    seen.touch()
+measured(seconds={"a": 5.0, "b": 4.0, "c": 3.0}[settings["word"]] * (3.0 if slow.exists() else 1.0))
+"""
+    knobs = (Knob(name="word", choices=("a", "b", "c"), default="a"),)
+    result = study(lines, knobs=knobs, num_trials=3, num_confirmations=2).run()
+    words = [record.settings["word"] for record in result.trials if record.phase == "confirm"]
+    assert words == ["a", "c", "a", "b", "a", "b"]
+    assert (result.winner, result.refused) == ({"word": "b"}, ({"word": "c"},))
+    assert cost_ratios(result.winner_trials, result.default_trials) == (pytest.approx(0.8), pytest.approx(0.8))
+
+
 def test_a_winner_by_luck_gives_way_to_the_default_settings(study):
     # "b" is quick the first time only.
     lines = """

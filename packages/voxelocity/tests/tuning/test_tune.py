@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ import pytest
 import voxelocity as vx
 from voxelocity.core.records import CaseScore
 from voxelocity.core.requests.tune import TuneRequest
+from voxelocity.planning.config import plan_with
 from voxelocity.report import LabeledRun, paired_trainings
 from voxelocity.tuning import by_range, dice, measure_training
 from voxelocity.tuning import tune as tuning
 from voxelocity.tuning.by_dice import tune_by_dice
-from voxelocity.tuning.dice import DiceResult, Length, affordable, compare_by_dice, is_better, rung_length
+from voxelocity.tuning.dice import DiceResult, DiceTrial, Length, affordable, compare_by_dice, is_better, rung_length
 from voxelocity.tuning.job import TuneJob
 from voxelocity.tuning.keeping import keep_settings
 from voxelocity.tuning.page import tuning_document
@@ -190,6 +192,8 @@ def test_nothing_is_kept_where_that_is_asked(run, tmp_path):
         ({"only": ["learning-rate", THREADS]}, "separate test"),
         ({"only": [THREADS], "goal": "time-to-dice"}, "searched only by speed or memory; leave out one"),
         ({"only": ["learning-rate"], "train_s": 60.0}, "a range test has no curves"),
+        ({"only": ["learning-rate"], "goal": "memory"}, "a range test has no other goal"),
+        ({"num_pairs": 5}, "only time-to-dice makes pairs"),
     ],
 )
 def test_arguments_out_of_range_are_refused(run, given, words):
@@ -206,6 +210,22 @@ def test_a_run_is_tuned_with_its_own_plan(tiny_msd, tiny_plan, tmp_path):
     planned = plan_to_tune(cases, request, base=base)
     assert planned.plan.data.batch_size == 3
     assert planned.plan.data.feed.num_threads == 2
+    assert planned.plan.seed == base.seed
+
+
+def test_a_seed_of_the_command_wins_over_that_of_a_run_and_no_option_is_ignored(tiny_msd, tiny_plan, tmp_path):
+    cases = vx.open(tiny_msd)
+    base = vx.plan(cases, overrides={**tiny_plan, "seed": 7}, cache_folder=tmp_path).plan
+
+    def tuned(**given):
+        request = TuneRequest(out=tmp_path / "tune", device="cpu", cache_folder=tmp_path, **given)
+        return plan_to_tune(cases, request, base=base).plan.seed
+
+    assert [tuned(), tuned(seed=4), tuned(overrides={"seed": 5})] == [7, 4, 5]
+    with pytest.raises(ConfigError, match=r"seed to 5; leave one of them out"):
+        tuned(seed=4, overrides={"seed": 5})
+    with pytest.raises(ConfigError, match=r"plans=.*the run that is tuned has a plan; leave it out"):
+        tuned(plans=tmp_path / "plans.json")
 
 
 @pytest.fixture
@@ -302,9 +322,10 @@ def by_dice(own_msd, tiny_plan, tmp_path, monkeypatch):
 
     monkeypatch.setattr(dice, "run_trial", run_in_place)
 
-    def compare(found):
+    def compare(found, planned=planned, **limits):
         return compare_by_dice(
-            planned, tmp_path / "tune", found, first=Length(steps=10), num_pairs=2, limits=TrialLimits(seconds=60.0),
+            planned, tmp_path / "tune", found, first=Length(steps=10), num_pairs=2,
+            limits=TrialLimits(seconds=60.0, **limits),
         )  # fmt: skip
 
     return compare, made, planned
@@ -353,6 +374,44 @@ def test_a_candidate_is_taken_for_a_higher_dice_or_the_same_one_sooner():
     assert not judged([0.7, 0.71, 0.7], [0.8, 0.81, 0.8], seconds=1.0)
 
 
+def test_a_candidate_that_failed_once_is_not_taken(by_dice):
+    compare, _, _ = by_dice
+    result = compare([{}, {"data.batch_size": 4}])
+    parity = paired_trainings(*([[CaseScore(case_id="a", dice={"ball": dice})]] * 2 for dice in (0.8, 0.9)))
+    higher = replace(result, parity=parity)
+    assert is_better(higher)
+    outcome = TrialOutcome(kind="out_of_memory", seconds=1.0, reason="planted")
+    failed = replace(result.trainings[-1], settings=result.candidate, outcome=outcome, run=None)
+    assert not is_better(replace(higher, trainings=(*result.trainings, failed)))
+
+
+@pytest.mark.parametrize(("finished", "shown"), [((True, True), 2), ((True, False), 1), ((False, True), 0)])
+def test_curves_of_a_tuned_training_are_not_shown_as_those_before(
+    planned, tmp_path, monkeypatch, capsys, finished, shown
+):
+    class Trainer:
+        def __init__(self, planned, folder, limits, on_training):
+            self.on_training = on_training
+
+        def train(self, rung, settings, seed, length, *, is_pair):
+            is_done = finished[1 if settings else 0]
+            outcome = TrialOutcome(kind="finished" if is_done else "crashed", seconds=1.0, reason="it broke",
+                                   measurements={"dice": (0.5,)})  # fmt: skip
+            trial = DiceTrial(
+                rung=rung, settings=settings, seed=seed, outcome=outcome, run=dict(settings) if is_done else None
+            )
+            self.on_training(trial)
+            return trial
+
+    monkeypatch.setattr(tuning, "TrialTrainer", Trainer)
+    job = TuneJob(
+        planned=planned, limits=TrialLimits(seconds=60.0), cache=tmp_path,
+        request=TuneRequest(out=tmp_path / "tune", train_s=30.0),
+    )  # fmt: skip
+    assert tuning._train_both(job, {THREADS: 3}) == ({}, {THREADS: 3})[:shown]
+    assert ("crashed: it broke" in capsys.readouterr().out) == (False in finished)
+
+
 def test_what_the_interval_leaves_open_is_not_taken():
     assert not judged([0.9, 0.7, 0.85], [0.8, 0.8, 0.8], seconds=1.0)
 
@@ -368,13 +427,43 @@ def test_trainings_of_an_earlier_call_are_not_repeated(by_dice):
     assert [run.scores for run in second.after] == [run.scores for run in first.after]
 
 
+def test_other_free_memory_repeats_no_training_but_those_that_it_may_have_decided(by_dice):
+    compare, made, planned = by_dice
+    compare([{}, {"data.batch_size": 5}])
+    num_made = len(made)
+    keys = {"data.cache.max_bytes": 2 * planned.plan.data.cache.max_bytes, "data.cache.folder_max_bytes": 12345}
+    again = replace(planned, plan=plan_with(planned.plan, keys, where="test"))
+    compare([{}, {"data.batch_size": 5}], again, device_bytes=10**12)
+    # The batch of five ran out of memory.
+    assert [made_keys["data.batch_size"] for made_keys in made[num_made:]] == [5]
+
+
+def test_a_training_whose_folder_was_deleted_is_made_again_and_no_other(by_dice, tmp_path):
+    compare, made, _ = by_dice
+    found = [{}, {"data.batch_size": 3}]
+    first = compare(found)
+    num_made, runs = len(made), tmp_path / "tune" / "runs"
+    shutil.rmtree(runs / "rung-0-batch_size-3-seed-0")
+    (runs / "pair-plan-seed-1" / "events.jsonl").unlink()
+    with pytest.warns(UserWarning, match="is made again") as said:
+        second = compare(found)
+    assert [keys["data.batch_size"] for keys in made[num_made:]] == [3, made[0]["data.batch_size"]]
+    assert ["rung-0-batch_size-3-seed-0" in str(said[0].message), "pair-plan-seed-1" in str(said[1].message)] == [
+        True
+    ] * 2
+    assert second.candidate == first.candidate
+    assert [run.scores for run in second.before] == [run.scores for run in first.before]
+
+
 def test_trainings_are_repeated_where_they_are_to_be_overwritten(by_dice, tmp_path):
     _, made, planned = by_dice
 
     def tuned(*, overwrite):
         job = TuneJob(
             planned=planned, limits=TrialLimits(seconds=60.0), cache=tmp_path / "cache",
-            request=TuneRequest(out=tmp_path / "tune", num_pairs=2, overwrite=overwrite, keep=False),
+            request=TuneRequest(
+                out=tmp_path / "tune", goal="time-to-dice", num_pairs=2, overwrite=overwrite, keep=False
+            ),
         )  # fmt: skip
         tune_by_dice(job, budget=Length(steps=60), found=[{}, {"data.batch_size": 1}])
         return len(made)

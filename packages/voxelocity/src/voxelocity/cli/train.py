@@ -107,7 +107,8 @@ def _folders(dataset: Path | None, out: Path | None, *, resume: bool) -> tuple[P
         if folder.holds_run:
             return SavedRun.read(folder.record).dataset_path(where=str(folder.record)), folder.path
         if out is None:
-            raise ConfigError(f"train: {dataset} holds no run to resume; name the folder of one, or give it with -o")
+            cure = folder.cure_without_run("name the folder of one, or give it with -o")
+            raise ConfigError(f"train: {dataset} holds no run to resume; {cure}")
     if dataset is None:
         raise ConfigError("train: DATASET is missing; write voxelocity train DATASET -o RUN, or train --resume RUN")
     if out is None:

@@ -300,7 +300,9 @@ def _warn_if_short(facts: PlanFacts) -> None:
 
 def _apply_tuned(facts: PlanFacts, folder: Path, saved_plan: Plan | None) -> PlanFacts:
     """The facts with what was tuned for their network and data, if there is anything."""
-    found, why_not = find_tuned(folder, facts)
+    # What an unfinished run took from its machine may have been tuned.
+    given = facts.overrides if saved_plan is not None else {**facts.kept, **facts.overrides}
+    found, why_not = find_tuned(folder, facts, given=given)
     for text in why_not:
         warnings.warn(text, UserWarning, stacklevel=3)
     if not found:

@@ -179,11 +179,11 @@ def read_tuned(folder: Path, about: Mapping[str, Any]) -> Tuned | None:
     return None if record is None else Tuned.from_plain(record)
 
 
-def find_tuned(folder: Path, facts: PlanFacts) -> tuple[dict[str, Tuned], list[str]]:
+def find_tuned(folder: Path, facts: PlanFacts, *, given: Mapping[str, Any]) -> tuple[dict[str, Tuned], list[str]]:
     """What was tuned for the plan of these facts, by key, and why some of it cannot be taken, in words.
 
-    Values that change what is learned were measured together. So if the user sets one of them to another value, the
-    others are left to the rules.
+    Values that change what is learned were measured together. So if one of them is `given` another value, the others
+    are left to the rules.
     """
     parts: dict[str, type[Config]] = {
         "network": NetworkConfig,
@@ -208,7 +208,15 @@ def find_tuned(folder: Path, facts: PlanFacts) -> tuple[dict[str, Tuned], list[s
         )
         if tuned is None or not values:
             continue
-        if is_of_results and any(facts.overrides.get(key, value) != value for key, value in values.items()):
+        differing = [key for key in values if is_of_results and given.get(key, values[key]) != values[key]]
+        if differing:
+            key = differing[0]
+            if key not in facts.overrides:
+                why_not.append(
+                    f"plan: settings were tuned on {tuned.date} with {key}={values[key]}, but {given[key]} is taken "
+                    f"over here ({facts.kept_reasons.get(key, facts.kept_reason)}), so the rules choose the others; "
+                    f"--set {key}={values[key]} takes what was tuned"
+                )
             continue
         if tuned.peak_bytes > free_bytes:
             why_not.append(

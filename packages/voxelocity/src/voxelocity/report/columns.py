@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -126,8 +127,8 @@ def mean_hd95_mm(scores: Sequence[CaseScore]) -> float | None:
 
 
 def worst_first(scores: Sequence[CaseScore]) -> list[CaseScore]:
-    """The scores by mean Dice, lowest first; equal ones by case id."""
-    return sorted(scores, key=lambda score: (0.0 if score.mean_dice is None else score.mean_dice, score.case_id))
+    """The scores by mean Dice, lowest first; equal ones by case id; last those of cases without any class."""
+    return sorted(scores, key=lambda score: (math.inf if score.mean_dice is None else score.mean_dice, score.case_id))
 
 
 _CLASS: Column[ClassScores] = Column(head="Class", short="class", value=lambda found: found.name)

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from voxelocity.core.learning import read_mark
 from voxelocity.core.records import MEASURES, CaseScore, Choice, Measured
 from voxelocity.report.pictures import PLANES
 from voxelocity.report.records import (
@@ -72,6 +73,9 @@ def read_run(folder: str | Path) -> RunFacts:
         ) from None
     slices, damage = _read_slices(folder / "slices.npz")
     events.warnings.extend(damage)
+    scores = folder / "scores.json"
+    # A run that gets more time has those of its first part, which are no scores where that was too short.
+    is_marked = events.finish is None and bool(read_mark(scores))
     return RunFacts(
         folder=folder,
         dataset=dataset,
@@ -81,7 +85,7 @@ def read_run(folder: str | Path) -> RunFacts:
         seed=seed,
         device=str(record.get("device") or ""),
         command=str(record.get("command", "")),
-        scores=_read_scores(folder / "scores.json"),
+        scores=() if is_marked else _read_scores(scores),
         slices=slices,
         ranks=_ranks(folder, events.steps),
         **events.fields(),
@@ -89,18 +93,26 @@ def read_run(folder: str | Path) -> RunFacts:
 
 
 def _ranks(folder: Path, steps: Sequence[StepRecord]) -> tuple[RankRecord, ...]:
-    """Every rank's part in the steps, the first one's given; none if there was only one."""
+    """Every rank's part in the steps that all of them made, the first one's given; none if there was only one.
+
+    Sessions of a run may have had other numbers of ranks.
+    """
     numbers = {path: path.stem.removeprefix("events-rank") for path in folder.glob("events-rank*.jsonl")}
     # A copy that someone made has no number alone.
     others = {int(number): _Events(path).steps for path, number in numbers.items() if number.isdecimal()}
-    if not others:
+    of_ranks = sorted({0: steps, **others}.items())
+    # All ranks sum up the same steps.
+    common = set.intersection(*({record.step for record in stretches} for _, stretches in of_ranks))
+    if not others or not common:
         return ()
     found = []
-    for rank, stretches in sorted({0: steps, **others}.items()):
+    for rank, stretches in of_ranks:
+        records = [record for record in stretches if record.step in common]
         parts: dict[str, float] = {}
-        for part, seconds in (item for stretch in stretches for item in stretch.parts.items()):
+        for part, seconds in (item for record in records for item in record.parts.items()):
             parts[part] = parts.get(part, 0.0) + seconds
-        found.append(RankRecord(rank=rank, seconds=sum(stretch.seconds for stretch in stretches), parts=parts))
+        seconds, num_steps = (sum(getattr(record, name) for record in records) for name in ("seconds", "num_steps"))
+        found.append(RankRecord(rank=rank, seconds=seconds, num_steps=num_steps, parts=parts))
     return tuple(found)
 
 
@@ -150,6 +162,8 @@ class _Events:
                 self._add_validation(validation_record(event))
             case "checkpoint":
                 self.checkpoints.append(_record(CheckpointRecord, event, time_s))
+                # A run that is killed late may be resumed and end without another step.
+                self._go_back(self.checkpoints[-1].step)
             case "warning":
                 self.warnings.append(str(event["text"]))
             case "keep_largest":
@@ -173,13 +187,15 @@ class _Events:
         self.validations.append(record)
 
     def _add_steps(self, record: StepRecord) -> None:
-        # A resumed run continues from its last checkpoint: what came after that is done again and does not count.
-        first_step = record.step - record.num_steps
-        while self.steps and self.steps[-1].step > first_step:
-            self.lost_s += self.steps.pop().seconds
-        while self.validations and self.validations[-1].step > first_step:
-            self.lost_s += self.validations.pop().seconds
+        self._go_back(record.step - record.num_steps)
         self.steps.append(record)
+
+    def _go_back(self, step: int) -> None:
+        """A resumed run continues from its last checkpoint: what came after that is done again and does not count."""
+        records: list[Any]
+        for records in (self.steps, self.validations):
+            while records and records[-1].step > step:
+                self.lost_s += records.pop().seconds
 
 
 def step_record(event: Mapping[str, Any]) -> StepRecord:

@@ -46,24 +46,21 @@ def facts_of_run(folder: str | Path) -> Facts:
     run = read_run(folder)
     steps = list(deque(_steps(run), maxlen=_MAX_STEPS))
     environment = dict(run.environment)
-    num_cpus = environment.get("num_cpus")
+    num_cpus, words = environment.get("num_cpus"), _words(run.command)
     return Facts(
-        command=shlex.split(run.command),
+        command=words,
         main=ProcessFacts(
             pid=0,
             parent_pid=0,
             role="main",
-            argv=shlex.split(run.command),
+            argv=words,
             versions={name: str(environment[name]) for name in ("torch", "monai", "numpy") if environment.get(name)},
         ),
         seconds=run.seconds,
         ended=Ending(reason="program", time_s=run.seconds) if run.status == "finished" else None,
         status=0 if run.status == "finished" else -(run.signal_number or 0) or None,
         steps=steps,
-        ranks=tuple(
-            RankFacts(rank=rank.rank, num_steps=sum(record.num_steps for record in run.steps), parts=rank.parts)
-            for rank in run.ranks
-        ),
+        ranks=tuple(RankFacts(rank=rank.rank, num_steps=rank.num_steps, parts=rank.parts) for rank in run.ranks),
         passes=_passes(run, since_s=steps[0].start_s if steps else 0.0),
         loaders=(_feed(run.plan),),
         settings=_settings(run),
@@ -72,6 +69,14 @@ def facts_of_run(folder: str | Path) -> Facts:
         not_measured=_not_measured(run),
         environment=environment,
     )
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command; all of it as one where its quotes do not match, which only others than us write."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return [command]
 
 
 def _steps(run: RunFacts) -> Iterator[Step]:

@@ -71,7 +71,7 @@ _NOT_HELD_OUT = (
 _NO_VALIDATION = (
     "There is no Dice curve, because this run was not validated during training. The first validation comes after a "
     "fifth of the training, if one case takes at most 2 % of it; later ones take a share of the time of the steps "
-    "(`train.validation_share`, default 1 %). For a curve, train longer, raise this share, or set "
+    "(`train.validation_share`). For a curve, train longer, raise this share, or set "
     "`train.validate_every_steps`."
 )
 _UNLEARNED = (

@@ -85,10 +85,11 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RankRecord:
-    """What one of several ranks did in the training steps: seconds of all of them, and by activity."""
+    """What one of several ranks did in the training steps that all of them made: seconds, and those by activity."""
 
     rank: int
     seconds: float
+    num_steps: int
     parts: Mapping[str, float]
 
 
@@ -205,7 +206,7 @@ class RunFacts:
     scores: tuple[CaseScore, ...] = ()
     slices: tuple[SliceFigure, ...] = ()
     ranks: tuple[RankRecord, ...] = ()
-    """Of a training on several; those of all sessions."""
+    """Of a training on several."""
     parallel_mode: str = ""
     parallel_reason: str = ""
     """How the network was distributed in the last session, and why; empty where each rank simply had a copy."""

@@ -170,7 +170,7 @@ def rank_words(ranks: Sequence[RankRecord], *, mode: str = "") -> str:
         )
     seconds = {record.rank: record.parts.get("forward", 0.0) for record in ranks}
     slowest, fastest = max(seconds, key=seconds.__getitem__), min(seconds, key=seconds.__getitem__)
-    if seconds[slowest] < (1.0 + _NOTABLE_IMBALANCE) * seconds[fastest]:
+    if seconds[slowest] <= (1.0 + _NOTABLE_IMBALANCE) * seconds[fastest]:
         return (
             "The ranks take about equally long. The time of the backward pass includes waiting for the gradients of "
             "the other ranks."

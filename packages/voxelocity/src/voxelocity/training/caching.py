@@ -82,7 +82,7 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
         training, held = (_without(cases, broken) for cases in (training, held))
         _check_left(session, len(training), len(held), num_skipped=len({*skipped, *broken}))
     if filled.num_first:
-        _check_foreground(session, any(classes.values()), filled.num_first - len(broken), filled.num_cases)
+        _check_foreground(session, classes, filled.num_cases - len(broken))
     if len(classes) + len(broken) == filled.num_cases:
         for text in absent_classes(session.planned.cases, session.planned.fold, classes):
             session.warn(f"train: {text}")
@@ -191,17 +191,27 @@ def _needed_first(session: Session, both: PreparedCases, training: PreparedCases
     return training.part(draws.cases_from(first_step))
 
 
-def _check_foreground(session: Session, has_foreground: bool, num_filled: int, num_cases: int) -> None:
-    if has_foreground:
+def _check_foreground(session: Session, classes: Mapping[str, tuple[int, ...]], num_cases: int) -> None:
+    """Returns if a label holds a class, and warns where not all of them have been looked at.
+
+    Args:
+        session: of the run.
+        classes: of each prepared case.
+        num_cases: that can be used.
+
+    Raises:
+        DatasetError: none does.
+    """
+    if any(classes.values()):
         return
     where = f"of {session.planned.cases.root}"
-    if num_filled == num_cases:
+    if len(classes) == num_cases:
         raise DatasetError(
             f"train: none of the {num_cases} labels {where} contains anything but background, so there is nothing to "
             "train on; are these the right label files?"
         )
     session.warn(
-        f"train: none of the first {num_filled} labels {where} in the rotating cache contains anything but "
+        f"train: none of the first {len(classes)} labels {where} in the rotating cache contains anything but "
         "background, so training cannot start until others replace them; are these the right label files?"
     )
 

@@ -234,6 +234,11 @@ def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, 
     )
     latest = load_latest(session, training, checkpoints)
     if latest is None:
+        if read_run(session.folder.path).checkpoints:
+            session.warn(
+                f"train: {session.folder.checkpoints} holds no checkpoint any more, so the training begins again at "
+                "step 0; stop it and restore one to continue"
+            )
         return training, LoopState()
     saved, path, damaged = latest
     for file in damaged:
@@ -286,10 +291,14 @@ def _finish(session: Session, training: TrainingStep, state: LoopState, validati
     training.release_graphs()
     pictures = SlicePictures()
     final = validation.score(training.averaged(), pictures)
-    return session.world.run_on_leader(lambda: _write_results(session, state, final, pictures))
+    # Cases that cannot be used are not among them.
+    is_whole = len(final.scores) == validation.num_cases
+    return session.world.run_on_leader(lambda: _write_results(session, state, final, pictures, is_whole=is_whole))
 
 
-def _write_results(session: Session, state: LoopState, final: FinalScores, pictures: SlicePictures) -> RunResult:
+def _write_results(
+    session: Session, state: LoopState, final: FinalScores, pictures: SlicePictures, *, is_whole: bool
+) -> RunResult:
     folder, log, scores = session.folder, session.log, final.scores
     short = unlearned_text(session, state.step)
     if short and not folder.is_finished():
@@ -333,7 +342,7 @@ def _write_results(session: Session, state: LoopState, final: FinalScores, pictu
         mean_dice=mean_dice,
         headline=score_text(facts),
         unlearned=short,
-        next_command=_next_command(session, is_whole=len(scores) == facts.dataset.num_validation, is_short=bool(short)),
+        next_command=_next_command(session, is_whole=is_whole, is_short=bool(short)),
         scores=tuple(scores),
         step=state.step,
         seconds=log.elapsed_s(),

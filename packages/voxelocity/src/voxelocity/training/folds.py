@@ -17,7 +17,7 @@ from rich.console import Console
 from voxelocity.core.cases import Cases
 from voxelocity.core.requests.train import FoldsOptions, TrainRequest
 from voxelocity.infer.evaluation import Evaluation, pool_runs, write_evaluation
-from voxelocity.parallel import launcher_job, one_group, read_place
+from voxelocity.parallel import Place, join_world, launcher_job, one_group, read_place
 from voxelocity.planning import SharedKeys
 from voxelocity.training.entry import run_training
 from voxelocity.training.open_session import RunContext
@@ -115,41 +115,14 @@ def run_folds(
         # A launcher that starts the command again has begun some folds itself.
         job = launcher_job()
         begun = {fold for fold in begun if place.num_restarts > 0 and folders[fold].is_of_job(job)}
-    requests = {fold: _of_fold(request, fold, folder, is_begun=fold in begun) for fold, folder in folders.items()}
     for fold in begun:
-        _check_begun(folders[fold], cases, requests[fold])
+        _check_begun(cases, _of_fold(request, fold, is_begun=True))
     measured = _shared_keys(out, cases, except_folds=[*{*chosen} - begun] if request.overwrite else ())
-    failed: dict[int, str] = {}
     with one_group(place, uses_gpu=request.device != "cpu" and torch.cuda.is_available()):
         # Ranks may have waited for each other.
         spent_s = context.spent_s + system_clock() - called_s
-        plan_view = context.plan_view
-        for fold, folder in folders.items():
-            if fold in begun and folder.is_finished() and not request.full_validation:
-                console.print(f"fold {fold} is finished: {folder.path}", highlight=False)
-                continue
-            console.print(f"fold {fold} of {', '.join(map(str, chosen))}: {folder.path}", style="bold", highlight=False)
-            stop = StopRequest()
-            of_fold = RunContext(
-                console=console,
-                spent_s=spent_s,
-                stop=stop,
-                sinks=make_sinks(),
-                plan_view=plan_view,
-                shared=measured,
-            )
-            if reason := _train_fold(cases, requests[fold], of_fold, is_alone=place.is_alone):
-                failed[fold] = reason
-                console.print(f"fold {fold} failed: {reason}", style="red", highlight=False, soft_wrap=True)
-            if stop.signal_number is not None and fold != chosen[-1]:
-                # It came when only the fold's report was left to write.
-                raise InterruptedRunError(
-                    f"train: stopped after fold {fold}; the same command trains the other folds",
-                    signal_number=stop.signal_number,
-                )
-            # The others have the same plan.
-            spent_s, plan_view = 0.0, plan_view if fold in begun else "none"
-            measured = measured or _shared_keys(out, cases)
+        first = replace(context, console=console, spent_s=spent_s, shared=measured)
+        failed = _train_each(cases, request, first, folders=folders, begun=begun, place=place, make_sinks=make_sinks)
     runs = {fold: folder.path for fold, folder in folders.items() if fold not in failed}
     is_repeated = any(len({*ref.folds} & {*runs}) > 1 for ref in cases.refs)
     evaluation = pool_runs(list(runs.values()), is_repeated=is_repeated) if runs else None
@@ -158,11 +131,71 @@ def run_folds(
     return FoldsResult(folder=out, runs=runs, failed=failed, evaluation=evaluation)
 
 
-def _of_fold(request: TrainRequest, fold: int, folder: RunFolder, *, is_begun: bool) -> TrainRequest:
+def _train_each(
+    cases: Cases,
+    request: TrainRequest,
+    context: RunContext,
+    *,
+    folders: Mapping[int, RunFolder],
+    begun: set[int],
+    place: Place,
+    make_sinks: Callable[[], Sequence[Sink]],
+) -> dict[int, str]:
+    """Trains the folds that are not finished; why each of the others has no result. Called by all ranks.
+
+    Other processes may train some of them meanwhile, from the same command.
+    """
+    console, failed, open_folds = context.console, dict[int, str](), set[int]()
+    assert console is not None, "the leader prints, others are quiet"
+    for fold, folder in folders.items():
+        is_replaced = request.overwrite and fold not in begun
+        holds_run, is_finished = (False, False) if is_replaced else _state_of(folder, place)
+        if holds_run and fold not in begun:
+            _check_begun(cases, _of_fold(request, fold, is_begun=True))
+            begun.add(fold)
+        if fold in begun and is_finished and not request.full_validation:
+            console.print(f"fold {fold} is finished: {folder.path}", highlight=False)
+            continue
+        console.print(f"fold {fold} of {', '.join(map(str, folders))}: {folder.path}", style="bold", highlight=False)
+        stop = StopRequest()
+        of_fold = replace(context, stop=stop, sinks=make_sinks())
+        wanted = _of_fold(request, fold, is_begun=fold in begun)
+        if reason := _train_fold(cases, wanted, of_fold, is_alone=place.is_alone):
+            failed[fold] = reason
+            console.print(f"fold {fold} failed: {reason}", style="red", highlight=False, soft_wrap=True)
+            if not is_replaced and not is_finished:
+                open_folds.add(fold)
+        if stop.signal_number is not None and fold != [*folders][-1]:
+            # It came when only the fold's report was left to write.
+            raise InterruptedRunError(
+                f"train: stopped after fold {fold}; the same command trains the other folds",
+                signal_number=stop.signal_number,
+            )
+        # The others have the same plan.
+        context = replace(
+            context,
+            spent_s=0.0,
+            plan_view=context.plan_view if fold in begun else "none",
+            shared=context.shared or _shared_keys(request.out, cases),
+        )
+    for fold in sorted(open_folds):
+        if _state_of(folders[fold], place)[1]:
+            console.print(f"fold {fold} was finished by another process: {folders[fold].path}", highlight=False)
+            del failed[fold]
+    return failed
+
+
+def _state_of(folder: RunFolder, place: Place) -> tuple[bool, bool]:
+    """Whether there is a run, and whether it is finished, as the leader sees it. Called by all ranks."""
+    with join_world(place) as world:
+        return world.run_on_leader(lambda: (folder.holds_run, folder.is_finished()))
+
+
+def _of_fold(request: TrainRequest, fold: int, *, is_begun: bool) -> TrainRequest:
     """The request for one of the folds, which continues what was begun."""
     return replace(
         request,
-        out=folder.path,
+        out=request.out / f"fold_{fold}",
         fold=fold,
         folds=None,
         resume=is_begun,
@@ -189,12 +222,13 @@ def _train_fold(cases: Cases, request: TrainRequest, context: RunContext, *, is_
     return ""
 
 
-def _check_begun(folder: RunFolder, cases: Cases, request: TrainRequest) -> None:
-    """Refuses a fold that was begun with other data, options or weights, before any fold is trained.
+def _check_begun(cases: Cases, request: TrainRequest) -> None:
+    """Refuses a fold that was begun with other data, options or weights.
 
     Raises:
         InputError: it was.
     """
+    folder = RunFolder(request.out)
     saved = SavedRun.read(folder.record)
     check_data(folder, saved, cases)
     check_source(request.start_from, saved, out=folder.path)

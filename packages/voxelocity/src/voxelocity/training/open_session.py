@@ -41,7 +41,7 @@ from voxelocity_observe.core.clock import Clock, system_clock
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.credentials import without_credentials
 from voxelocity_observe.core.environment import environment
-from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.core.errors import ConfigError, OutputError
 from voxelocity_observe.core.events import EventLog, events_path, read_events
 from voxelocity_observe.core.host import default_cache_folder
 from voxelocity_observe.core.quantities import count_text, duration_text
@@ -305,6 +305,11 @@ def _write_beginning(session_plan: SessionPlan, folder: RunFolder, *, overwrite:
         if session_plan.taken_s:
             record_more_time(folder, session_plan.saved, taken_s=session_plan.taken_s)
         return
+    if folder.holds_run and not overwrite:
+        raise OutputError(
+            f"train: another process has trained into {folder.path} since this command began; continue that run with "
+            "--resume, or choose another folder with -o"
+        )
     begin: dict[str, Any] = {"command": typed_command(sys.argv)}
     if job := launcher_job():
         begin["job"] = job

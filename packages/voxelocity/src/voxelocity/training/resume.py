@@ -164,7 +164,8 @@ def run_to_resume(folder: RunFolder, request: TrainRequest) -> SavedRun | None:
             and has no checkpoint left to validate.
     """
     if request.resume and not folder.holds_run:
-        raise request.refusal(f"{folder.path} holds no run to resume; leave it out to start one", "resume")
+        cure = folder.cure_without_run("leave it out to start one")
+        raise request.refusal(f"{folder.path} holds no run to resume; {cure}", "resume")
     if request.overwrite or not folder.holds_run:
         return None
     is_finished, shown = folder.is_finished(), shlex.quote(str(folder.path))

@@ -23,6 +23,7 @@ from voxelocity_observe.core.errors import OutputError
 from voxelocity_observe.core.events import events_path, read_events
 from voxelocity_observe.core.links import check_links
 from voxelocity_observe.core.plain import parse_yaml, yaml_text
+from voxelocity_observe.core.quantities import listed
 from voxelocity_observe.core.whole_file import put_in_place, remove_abandoned
 from voxelocity_observe.sinks import TRACKERS
 
@@ -62,6 +63,13 @@ class RunFolder:
         # Not `Path.is_file`, which raises an error where a folder above may not be entered; `check` names that folder.
         return os.path.isfile(self.record)
 
+    def cure_without_run(self, otherwise: str) -> str:
+        """What to do where there is no run: `otherwise`, unless there are folds, each of which is one."""
+        folds = sorted(record.parent.name for record in self.path.glob(f"fold_*/{self.record.name}"))
+        if not folds:
+            return otherwise
+        return f"it has {listed(folds, 5)}: repeat the command with --folds, or name one of these folders"
+
     def is_of_job(self, job: str) -> bool:
         """Whether the run was begun by this job of a launcher, which may have been started again since."""
         try:
@@ -98,9 +106,8 @@ class RunFolder:
             raise self._unwritable(f"no permission to write into {place}")
         is_other = place == self.path.absolute() and not self.holds_run
         if is_other and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
-            raise OutputError(
-                f"train: the folder {self.path} is not empty and holds no run; choose another with -o, or empty it"
-            )
+            cure = self.cure_without_run("choose another with -o, or empty it")
+            raise OutputError(f"train: the folder {self.path} is not empty and holds no run; {cure}")
         check_links(self.path, _WRITTEN, where="train")
         check_links(self.path, _TRACKED, where="train", deep=False)
 
@@ -146,11 +153,15 @@ class RunFolder:
             )
 
     def clear(self) -> None:
-        """Removes what a run writes; anything else that the user has put into the folder stays."""
+        """Removes what a run writes, but for its record, and nothing else that is in the folder.
+
+        The record of the next run takes its place: without one, a folder with files of the user's would be refused.
+        """
         for folder in (self.checkpoints, self.tracking):
             shutil.rmtree(folder, ignore_errors=True)
         for file in (*self._locked_files(), self.events, self.report, *self.path.glob("events-rank*.jsonl")):
-            file.unlink(missing_ok=True)
+            if file != self.record:
+                file.unlink(missing_ok=True)
 
     def _locked_files(self) -> tuple[Path, ...]:
         """Files that are written under the lock only. Not the page: `voxelocity report` writes it without the lock."""

@@ -10,7 +10,7 @@ import torch
 
 from voxelocity.core.batch import Batch, label_dtype
 from voxelocity.data.pipeline import Feed, PreparedCases, RankDraws
-from voxelocity.parallel import Mode, Sharding, shard
+from voxelocity.parallel import Mode, Sharding, shard, shares_in_proportion
 from voxelocity.planning import Plan
 from voxelocity.planning.memory_rule import device_bytes
 from voxelocity.planning.step_forecast import PatchPass
@@ -120,9 +120,13 @@ def _check_mode(mode: Mode, plan: Plan) -> None:
 
 def _expect_to_fit(session: Session) -> bool:
     """Whether a copy on each GPU fits, as the plan counts it. CPUs share the machine's memory and are not checked."""
-    plan, machine = session.plan, session.planned.machine
+    plan, machine, place = session.plan, session.planned.machine, session.world.place
     if machine.device == "cpu":
         return True
+    num_patches, balance = plan.data.batch_size, plan.parallel.balance
+    share = math.ceil(num_patches / place.size)
+    if not place.is_alone and not isinstance(balance, str):
+        share = shares_in_proportion(num_patches, balance)[place.rank]
     patch = PatchPass(
         network=plan.network,
         shape_voxel=plan.data.patch.shape_voxel,
@@ -130,7 +134,7 @@ def _expect_to_fit(session: Session) -> bool:
         num_outputs=session.spec.num_outputs,
         is_half=plan.precision.compute != "float32",
     )
-    needed = device_bytes(patch, batch_size=math.ceil(plan.data.batch_size / session.world.place.size))
+    needed = device_bytes(patch, batch_size=share)
     # All ranks need the same answer.
     return not session.world.agree([], flag=needed > machine.device_free_bytes)[1]
 

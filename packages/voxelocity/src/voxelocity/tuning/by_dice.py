@@ -18,6 +18,7 @@ from voxelocity.tuning.page import run_curves
 from voxelocity.tuning.result import write_result
 from voxelocity.tuning.space import Settings
 from voxelocity.tuning.study import RUNS_FOLDER, lock_folder
+from voxelocity.tuning.trial import TrialOutcome
 from voxelocity_observe.core.quantities import count_text, dice_text, duration_text, value_text
 from voxelocity_observe.document import Document
 from voxelocity_observe.document.blocks import Block, Code, Section, Table, Text
@@ -68,7 +69,7 @@ def tune_by_dice(job: TuneJob, *, budget: Length | None = None, found: Sequence[
             shutil.rmtree(folder / RUNS_FOLDER, ignore_errors=True)
         result = compare_by_dice(
             planned, folder, found, first=first, num_pairs=request.num_pairs, limits=job.limits,
-            on_training=lambda training: job.say(_line(training)),
+            on_training=lambda training: job.say(training_line(training)),
         )  # fmt: skip
         kept = None
         if job.keeps and result.is_taken:
@@ -123,6 +124,8 @@ def _notice(found: DiceResult) -> str:
             f"Taken: {what}. It was chosen by the Dice of cases that are held out, so later scores on these cases are "
             "somewhat higher than on new ones."
         )
+    if found.has_failures:
+        return f"Not taken: {what} did not finish every training."
     return f"Not taken: {what} is neither clearly better nor the same and clearly faster there."
 
 
@@ -131,9 +134,7 @@ def _trainings(trainings: Sequence[DiceTrial]) -> Block:
     for number, training in enumerate(trainings, start=1):
         changed = ", ".join(f"{key} {value_text(value, key)}" for key, value in training.settings.items())
         outcome = training.outcome
-        reason = (
-            "" if outcome.is_finished else f"{outcome.kind.replace('_', ' ')}: {outcome.reason.partition(chr(10))[0]}"
-        )
+        reason = "" if outcome.is_finished else _failure(outcome)
         cells = [str(training.rung), str(training.seed), duration_text(outcome.seconds), dice_text(training.dice)]
         rows.append([str(number), changed or "the plan's own", *cells, reason])
     return Table(
@@ -150,10 +151,15 @@ def _use(tuning: DiceTuning) -> list[Block]:
     return [Text(text=f"{kept}In another place:"), Code(text=sets)]
 
 
-def _line(training: DiceTrial) -> str:
+def training_line(training: DiceTrial) -> str:
+    """A training in one line, for the terminal."""
     what = ", ".join(f"{key.rpartition('.')[2]} {value_text(value, key)}" for key, value in training.settings.items())
     outcome = training.outcome
-    result = f"Dice {dice_text(training.dice)}" if outcome.is_finished else outcome.kind.replace("_", " ")
+    result = f"Dice {dice_text(training.dice)}" if outcome.is_finished else _failure(outcome)
     return (
         f"rung {training.rung} seed {training.seed}: {result} in {duration_text(outcome.seconds)}  {what or 'the plan'}"
     )
+
+
+def _failure(outcome: TrialOutcome) -> str:
+    return f"{outcome.kind.replace('_', ' ')}: {outcome.reason.partition(chr(10))[0]}"

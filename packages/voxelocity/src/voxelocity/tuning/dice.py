@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import statistics
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +34,7 @@ from voxelocity.step import OPTIMIZERS
 from voxelocity.tuning.space import Settings
 from voxelocity.tuning.study import RUNS_FOLDER
 from voxelocity.tuning.trial import TrialLimits, TrialOutcome, run_trial
-from voxelocity_observe.core.errors import ConfigError
+from voxelocity_observe.core.errors import ConfigError, InputError
 from voxelocity_observe.core.quantities import duration_text
 
 # A run that is not done after this many times its length hangs.
@@ -113,6 +115,11 @@ class DiceResult:
     parity: Parity | None
     target_dice: float | None
     is_taken: bool
+
+    @property
+    def has_failures(self) -> bool:
+        """Whether a training with the candidate did not finish, as one of a later run may not."""
+        return any(not trial.outcome.is_finished for trial in self.trainings if trial.settings == self.candidate)
 
     def labeled(self) -> tuple[LabeledRun, LabeledRun]:
         """Both sides as the comparison of two runs shows them, medians over the pairs."""
@@ -240,8 +247,8 @@ def _judged(
 
 
 def is_better(result: DiceResult) -> bool:
-    """A clearly higher Dice, or the same one clearly sooner; what is undecided is not taken."""
-    if result.parity is None or result.parity.overall.difference is None:
+    """A clearly higher Dice, or the same one clearly sooner; what is undecided, or failed once, is not taken."""
+    if result.parity is None or result.parity.overall.difference is None or result.has_failures:
         return False
     overall = result.parity.overall
     if overall.judgment == "different":
@@ -296,23 +303,42 @@ class TrialTrainer:
             "out": str(out),
             "keys": keys,
         }
-        outcome = self._earlier(out, task) or self._run(out, task, length)
-        training = DiceTrial(
-            rung=rung, settings=settings, seed=seed, outcome=outcome, run=read_run(out) if outcome.is_finished else None
-        )
-        self.trainings.append(training)
-        self._on_training(training)
-        return training
+        training = self._earlier(out, task)
+        if training is None:
+            outcome = self._run(out, task, length)
+            training = outcome, read_run(out) if outcome.is_finished else None
+        outcome, run = training
+        trial = DiceTrial(rung=rung, settings=settings, seed=seed, outcome=outcome, run=run)
+        self.trainings.append(trial)
+        self._on_training(trial)
+        return trial
 
-    def _earlier(self, out: Path, task: Mapping[str, Any]) -> TrialOutcome | None:
-        record = _next_to(out, ".outcome.json")
+    def _earlier(self, out: Path, task: Mapping[str, Any]) -> tuple[TrialOutcome, RunFacts | None] | None:
+        """The same training of an earlier call; None without one whose run is there and whose memory is allowed."""
         try:
-            kept = json.loads(record.read_bytes())
-            return TrialOutcome.from_plain(kept["outcome"]) if kept["task"] == json.loads(json.dumps(task)) else None
-        except (OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(_next_to(out, ".outcome.json").read_bytes())
+            if _without_free_memory(kept["task"]) != _without_free_memory(json.loads(json.dumps(task))):
+                return None
+            outcome = TrialOutcome.from_plain(kept["outcome"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
+        if outcome.kind == "out_of_memory" or not self._limits.hold(outcome):
+            return None
+        if not outcome.is_finished:
+            return outcome, None
+        try:
+            run = read_run(out)
+            if run.status == "finished":
+                return outcome, run
+            why = "its events do not reach its end"
+        except InputError as error:
+            why = str(error)
+        warnings.warn(f"tune: the training in {out} is made again, because {why}", UserWarning, stacklevel=2)
+        return None
 
     def _run(self, out: Path, task: Mapping[str, Any], length: Length) -> TrialOutcome:
+        # A training does not begin in what is left of another one.
+        shutil.rmtree(out, ignore_errors=True)
         file, answer = _next_to(out, ".task.json"), _next_to(out, ".json")
         file.write_text(json.dumps(task))
         seconds = _TIMES_LENGTH * length.seconds + _START_UP_S if length.seconds else self._limits.seconds
@@ -324,6 +350,12 @@ class TrialTrainer:
         )
         _next_to(out, ".outcome.json").write_text(json.dumps({"task": task, "outcome": outcome.to_plain()}))
         return outcome
+
+
+def _without_free_memory(task: Mapping[str, Any]) -> dict[str, Any]:
+    """The task without limits in bytes, which follow the memory that is free at the moment and change no result."""
+    keys = {key: value for key, value in task["keys"].items() if not key.endswith("_bytes")}
+    return {**{name: value for name, value in task.items() if not name.endswith("_bytes")}, "keys": keys}
 
 
 def _next_to(folder: Path, ending: str) -> Path:

@@ -6,6 +6,7 @@ Knows neither what a trial runs nor what it measures; `command` and `cost` say s
 from __future__ import annotations
 
 import errno
+import itertools
 import math
 import shutil
 import statistics
@@ -318,7 +319,7 @@ class Study:
             trials=tuple(self._records),
             winner=winner,
             winner_trials=self._confirmations(winner),
-            default_trials=self._confirmations(start),
+            default_trials=self._defaults_next_to(self._confirmations(winner), start),
             refused=tuple(refused),
             ended=ended,
             seconds=self._seconds,
@@ -327,6 +328,14 @@ class Study:
     def _confirmations(self, settings: Settings | None) -> tuple[TrialRecord, ...]:
         return tuple(record for record in self._records if record.phase == "confirm" and record.settings == settings)
 
+    def _defaults_next_to(self, trials: Sequence[TrialRecord], start: Settings) -> tuple[TrialRecord, ...]:
+        """The default settings as they were measured right before each of these confirmations."""
+        own = self._confirmations(start)
+        pairs = itertools.pairwise(self._records)
+        before = {record.number: previous for previous, record in pairs if previous in own}
+        found = tuple(before[trial.number] for trial in trials if trial.number in before)
+        return found if found and len(found) == len(trials) else own
+
     def _confirm(self, settings: Settings, start: Settings, limits: TrialLimits) -> bool:
         """Runs the settings again, the default ones next to them; whether they finish each time, within the limits."""
         default_fits = self._fits(start)
@@ -334,7 +343,7 @@ class Study:
             done = self._confirmations(settings)
             if len(done) <= number:
                 # With the limit as it is for the default settings, which are there for comparison.
-                if settings != start and default_fits and len(self._confirmations(start)) <= number:
+                if settings != start and default_fits and self._records[-1] not in self._confirmations(start):
                     self._run("confirm", start, limits=limits)
                 self._run("confirm", settings, limits=limits)
                 done = self._confirmations(settings)
@@ -344,7 +353,8 @@ class Study:
 
     def _is_no_better(self, settings: Settings, start: Settings) -> bool:
         """Whether the default settings, finished each time as well, are as cheap in any round or nearly so in all."""
-        ratios = cost_ratios(self._confirmations(settings), self._confirmations(start))
+        ours = self._confirmations(settings)
+        ratios = cost_ratios(ours, self._defaults_next_to(ours, start))
         if len(ratios) < self.search.num_confirmations:
             return False
         return max(ratios) >= 1.0 or statistics.median(ratios) > _CLEARLY

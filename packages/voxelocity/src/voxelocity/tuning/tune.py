@@ -29,7 +29,7 @@ from voxelocity.planning import (
     without_places,
 )
 from voxelocity.report import RunFacts
-from voxelocity.tuning.by_dice import DiceTuning, tune_by_dice
+from voxelocity.tuning.by_dice import DiceTuning, training_line, tune_by_dice
 from voxelocity.tuning.by_range import RateResult, find_learning_rate
 from voxelocity.tuning.costs import PeakMemory, RunTime, peak_bytes
 from voxelocity.tuning.dice import Length, TrialTrainer
@@ -146,14 +146,21 @@ def trial_limits(machine: Machine, memory_limit_bytes: int) -> TrialLimits:
 
 
 def plan_to_tune(cases: Cases, request: TuneRequest, *, base: Plan | None) -> Planned:
-    """The plan that a tuning begins with: the rules', or that of a run, with the user's keys."""
+    """The plan that a tuning begins with: the rules', or that of a run, with the user's keys.
+
+    Raises:
+        ConfigError: the request contradicts itself, or the run.
+    """
+    if base is not None and request.plans is not None:
+        raise request.refusal("the run that is tuned has a plan; leave it out, or name the data set instead", "plans")
     keys = {} if base is None else without_places(flatten(Plan, base.to_plain()), request.overrides, where="the run")
+    if request.seed != AUTO:
+        keys.pop("seed", None)
     keys |= read_overrides(request.overrides)
     # A rate is kept next to what was tuned before, such as another batch size.
     if not request.is_range_test:
         keys["planner.use_tuned"] = False
-    keys.setdefault("seed", request.seed_or_0)
-    wanted = replace(plan_request(request), time_budget_s=AUTO, seed=AUTO, overrides=keys)
+    wanted = replace(plan_request(request), time_budget_s=AUTO, overrides=keys)
     return plan_cases(cases, replace(wanted, cache_folder=request.cache_folder))
 
 
@@ -209,13 +216,20 @@ def _search(job: TuneJob) -> TuneResult:
 
 
 def _train_both(job: TuneJob, changed: Settings) -> tuple[RunFacts, ...]:
-    """A training with the plan's own settings and one with the tuned ones; fewer if one failed."""
+    """A training with the plan's own settings and one with the tuned ones; the first alone, or none, if one failed."""
     if job.request.overwrite:
         shutil.rmtree(job.request.out / RUNS_FOLDER, ignore_errors=True)
-    trainer = TrialTrainer(job.planned, job.request.out, job.limits)
+    trainer = TrialTrainer(
+        job.planned, job.request.out, job.limits, on_training=lambda training: job.say(training_line(training))
+    )
     seed, length = job.planned.plan.seed, Length(seconds=job.request.train_s)
-    made = [trainer.train(0, settings, seed, length, is_pair=True) for settings in ({}, changed)]
-    return tuple(training.run for training in made if training.run is not None)
+    runs: list[RunFacts] = []
+    # The page shows the first as before and the second as after.
+    for settings in ({}, changed):
+        if (run := trainer.train(0, settings, seed, length, is_pair=True).run) is None:
+            break
+        runs.append(run)
+    return tuple(runs)
 
 
 def _about(job: TuneJob) -> dict[str, Any]:

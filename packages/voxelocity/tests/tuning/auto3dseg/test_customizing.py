@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import html
+import io
 import json
 import shutil
 import subprocess
@@ -147,6 +148,44 @@ def test_a_second_customization_begins_with_what_the_algorithm_was(work, trials)
     assert parameters(work, "dints_0") == first
     undo(work, console=quiet())
     assert every_file(work) == before
+
+
+def test_a_second_customization_of_files_that_were_changed_says_which_an_undo_will_put_back(work, trials):
+    trials()
+    original = every_file(work, "dints_0")
+    customize(work, "dints", SPECS, console=quiet())
+    file = work / "dints_0" / "configs" / "hyper_parameters.yaml"
+    edited = file.read_text() + "# mine\n"
+    file.write_text(edited)
+    with pytest.raises(ConfigError, match="configuration"):
+        customize(work, "dints_0", SPECS, console=quiet())
+    # What was refused lost nothing.
+    undo(work, "dints_0", console=quiet())
+    assert every_file(work, "dints_0") == original
+    customize(work, "dints_0", SPECS, console=quiet())
+    file.write_text(edited)
+    before, shown = every_file(work, "dints_0"), io.StringIO()
+    customize(work, "dints", SPECS, overwrite=True, console=Console(file=shown, width=400))
+    assert "dints_0 was changed after it was customized" in shown.getvalue()
+    assert "dints_1 was changed" not in shown.getvalue()
+    undo(work, console=quiet())
+    assert every_file(work, "dints_0") == before
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"configuration": 1}'])
+def test_own_settings_that_cannot_be_read_are_found_again(work, trials, content):
+    trials()
+    first = customize(work, "dints_0", SPECS, console=quiet())["dints_0"]
+    place = work / "tune" / "dints_0" / "own.json"
+    kept = place.read_text()
+    place.write_text(content)
+    assert customize(work, "dints_0", SPECS, console=quiet())["dints_0"].values == first.values
+    assert json.loads(place.read_text()) == json.loads(kept)
+    unlike = json.loads(kept)
+    del unlike["own"]["patches"]
+    place.write_text(json.dumps(unlike))
+    customize(work, "dints_0", SPECS, console=quiet())
+    assert json.loads(place.read_text()) == json.loads(kept)
 
 
 def test_nothing_is_written_where_the_algorithms_own_settings_are_best(work, trials):

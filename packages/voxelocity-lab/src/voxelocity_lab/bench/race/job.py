@@ -70,8 +70,7 @@ def script_job(
         ConfigError: the plan has keys without a counterpart in the script.
     """
     _check(planned)
-    plan = planned.plan
-    split, augment = planned.cases.split(planned.fold), plan.data.augment
+    plan, split = planned.plan, planned.cases.split(planned.fold)
     # In threads, MONAI's loader may return one channel of a case whose channels are several files (MONAI 1.6.1).
     has_files = len(planned.cases.refs[0].images) > 1
     return {
@@ -89,18 +88,7 @@ def script_job(
         "images_per_batch": max(1, plan.data.batch_size // plan.data.patch.draws_per_case),
         "patches_per_image": plan.data.patch.draws_per_case,
         "foreground_share": plan.data.patch.foreground_share,
-        "flip_probability": list(augment.flip_probability),
-        "affine_probability": augment.affine_probability,
-        "rotate_degrees": list(augment.rotation_degrees),
-        "zoom": list(augment.scale_range),
-        "factor_probability": augment.intensity_scale_probability,
-        "factor": augment.intensity_scale_range[1] - 1.0,
-        "offset_probability": augment.intensity_shift_probability,
-        "offset": augment.intensity_shift_range[1],
-        "noise_probability": augment.noise_probability,
-        "noise_std": augment.noise_std_range[1],
-        "gamma_probability": augment.gamma_probability,
-        "gamma": list(augment.gamma_range),
+        **_augmentation(plan.data.augment),
         "network": plan.network.name,
         "widths": list(plan.network.widths),
         "strides": [list(stride) for stride in plan.network.strides],
@@ -124,6 +112,23 @@ def script_job(
         "num_threads": cpu_budget() if recipe == "fast" else 1,
         # The fast recipe's fill its cache, once.
         "num_workers": (1 if has_files else max(2, cpu_budget())) if recipe == "fast" else 2,
+    }
+
+
+def _augmentation(augment: AugmentConfig) -> dict[str, Any]:
+    return {
+        "flip_probability": list(augment.flip_probability),
+        "affine_probability": augment.affine_probability,
+        "rotate_degrees": list(augment.rotation_degrees),
+        "zoom": list(augment.scale_range),
+        "factor_probability": augment.intensity_scale_probability,
+        "factor": augment.intensity_scale_range[1] - 1.0,
+        "offset_probability": augment.intensity_shift_probability,
+        "offset": augment.intensity_shift_range[1],
+        "noise_probability": augment.noise_probability,
+        "noise_std": augment.noise_std_range[1],
+        "gamma_probability": augment.gamma_probability,
+        "gamma": list(augment.gamma_range),
     }
 
 

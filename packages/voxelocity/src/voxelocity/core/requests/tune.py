@@ -87,6 +87,10 @@ class TuneRequest(PlanKeys):
             raise self.refusal(f"{LEARNING_RATE} is a separate test; search {others} in another call", "only")
         if self.train_s and self.is_range_test:
             raise self.refusal("a range test has no curves; leave out one of them", "train_s", "only")
+        if self.is_range_test and self.is_given("goal"):
+            raise self.refusal("a range test has no other goal; leave out one of them", "only", "goal")
+        if self.is_given("num_pairs") and self.goal != "time-to-dice":
+            raise self.refusal("only time-to-dice makes pairs of trainings; leave it out, or choose that", "num_pairs")
         if self.goal == "time-to-dice":
             if self.fold == "all":
                 reason = "a Dice of cases that were trained on chooses nothing; hold out a fold"

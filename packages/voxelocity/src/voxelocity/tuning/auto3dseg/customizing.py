@@ -12,6 +12,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -150,9 +151,9 @@ def customize_folder(
                     "write cpu, or leave it out"
                 )
         for algorithm in chosen:
-            if algorithm.originals.exist:
-                # Trials begin from what the algorithm was, not from what an earlier customization made of it.
-                algorithm.originals.put_back() if algorithm.originals.are_current else algorithm.originals.forget()
+            # Trials begin from what the algorithm was, not from what an earlier customization made of it.
+            if algorithm.originals.exist and algorithm.originals.are_current:
+                algorithm.originals.put_back()
         ids = {algorithm.id for algorithm in chosen}
         groups = alike(algorithm for algorithm in algorithms_in(work) if algorithm.id in ids)
         return {
@@ -307,6 +308,13 @@ class _GroupSearch:
         ).run()
         keys = _keys(first.name, own, study, has_gpu=on_device)
         for algorithm in self.members if keys else ():
+            if algorithm.originals.exist:
+                console.print(
+                    f"{algorithm.id} was changed after it was customized: --undo will put these changed files back, "
+                    "not those before",
+                    highlight=False,
+                    soft_wrap=True,
+                )
             algorithm.write(keys)
         result = MeasuredTuning(
             folder=self.folder, goal="throughput", subject=first.id, where=machine_text(self.machine),
@@ -340,9 +348,10 @@ class _GroupSearch:
     def _own_settings(self, task: AlgorithmTask, digest: str, limits: TrialLimits) -> OwnSettings:
         """The algorithm's own settings, found once for a study: a template scales them by the memory that is free."""
         place, answer = self.folder / "own.json", self.folder / "own.answer"
-        if not self.request.overwrite and place.exists():
+        # A file that is missing, damaged or of another version costs one more trial.
+        with suppress(OSError, ValueError, LookupError, TypeError):
             before = json.loads(place.read_bytes())
-            if before["configuration"] == digest:
+            if before["configuration"] == digest and not self.request.overwrite:
                 return OwnSettings(**before["own"])
         process = _process(write_whole(self.folder / "own.task", task.to_json().encode()), answer)
         log = self.folder / "own.log"

@@ -38,10 +38,10 @@ class Originals:
         return self.place.is_dir()
 
     def keep(self) -> None:
-        """Keeps the files as they are now.
+        """Keeps the files as they are now, in place of what was kept before.
 
         Raises:
-            OutputError: they cannot be copied; nothing is kept then.
+            OutputError: they cannot be copied; nothing is changed then.
         """
         part = self.place.with_name(f".{self.place.name}.part")
         try:
@@ -50,6 +50,7 @@ class Originals:
                 target = part / file
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(self._folder / file, target)
+            shutil.rmtree(self.place, ignore_errors=True)
             part.rename(self.place)
         except OSError as error:
             shutil.rmtree(part, ignore_errors=True)

@@ -485,8 +485,8 @@ def test_the_table_has_a_row_for_each_prediction_and_keeps_those_of_others(model
     (out / "predictions.csv").write_text("\n".join(more))
     predict(run, scans[0], out=out, options=["--overwrite"])
     rows = rows_of(out)
-    assert list(rows) == ["b", "c", "a"]
-    assert [row["spleen_ml"] for row in rows.values()] == ["", "4", ""]
+    assert list(rows) == ["a", "b", "c"]
+    assert [row["spleen_ml"] for row in rows.values()] == ["", "", "4"]
 
 
 def test_probabilities_and_previews_are_written_beside_the_predictions_on_request(model, predict, voxelocity, tmp_path):
@@ -500,6 +500,9 @@ def test_probabilities_and_previews_are_written_beside_the_predictions_on_reques
     picture = imread(out / "previews" / "b.png")
     assert picture.max() > picture.min()
     assert sorted(path.name for path in out.rglob(".*")) == [], "no file is left half written"
+    again = predict(run, *scans, out=out, options=["--previews", "--overwrite"])
+    stale = out / "probabilities" / "a.nii.gz"
+    assert f"2 files next to the predictions that are replaced will stay, such as {stale}, and describe" in again.out
     (out / "b.nii.gz").unlink()
     (out / "previews" / "b.png").unlink()
     assert predict(run, *scans, out=out, options=["--previews", "--resume"]).status == 0

@@ -84,9 +84,11 @@ class VoxelocityFeed:
         """nnU-Net's file, moved to its place once it is whole: a kill leaves the one before."""
         target = Path(filename)
         part = target.with_name(f".{target.name}.part")
+        # Only one rank writes, and none if that is off: what a killed training left is not a checkpoint.
+        if self.local_rank == 0:
+            part.unlink(missing_ok=True)
         super().save_checkpoint(str(part))  # type: ignore[misc]
-        # Only one rank writes, and none if that is off.
-        if part.exists() and self.local_rank == 0:
+        if self.local_rank == 0 and part.exists():
             part.replace(target)
 
     def on_train_end(self: Any) -> None:

@@ -209,9 +209,11 @@ def test_a_training_that_did_not_finish_and_a_strange_trainer_are_doubts(tmp_pat
     model = open_model(save(tmp_path / "m", name="checkpoint_best.pth", trainer_name="MyTrainer"))
     assert "its training did not finish, and checkpoint_best.pth is used" in model.doubts[0]
     assert "was trained by MyTrainer" in model.doubts[1]
-    for number, end in enumerate(("_4000epochs_NoMirroring", "Voxelocity", "VoxelocityFast_250epochs")):
-        usual = open_model(save(tmp_path / str(number), trainer_name=f"nnUNetTrainer{end}"))
+    for end in ("_4000epochs_NoMirroring", "Voxelocity", "VoxelocityFast_250epochs", "_onlyMirror01_1500ep", "CELoss"):
+        usual = open_model(save(tmp_path / end, trainer_name=f"nnUNetTrainer{end}"))
         assert usual.doubts == (), end
+    other = open_model(save(tmp_path / "o", trainer_name="nnUNetTrainerMine"))
+    assert "was trained by nnUNetTrainerMine, which is not a standard nnU-Net trainer" in other.doubts[0]
 
 
 def with_key(**changes):

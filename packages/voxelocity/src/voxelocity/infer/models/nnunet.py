@@ -47,8 +47,12 @@ _MOST_FOLDS = 50
 CHECKPOINTS = ("checkpoint_final.pth", "checkpoint_best.pth")
 """Of a fold, the first that it has is used."""
 _TURNING_READERS = ("NibabelIOWithReorient", "SimpleITKIOWithReorient")
-# Of nnU-Net's own trainers and our forms of them, those that people use; none changes the network of the plans.
-_TRAINERS = r"nnUNetTrainer(Voxelocity(Fast)?)?(_?(\d+epochs|NoMirroring|onlyMirror01|NoDA|DA5|DAOrd0|DASegOrd0))*"
+# nnU-Net's own trainers, and our forms of them, that train the network of the plans.
+_TRAINERS = (
+    r"nnUNetTrainer(Voxelocity(Fast)?)?(_?(\d+ep(ochs?)?|NoMirroring|onlyMirror01|NoDA|DA5(Seg)?(ord0)?|DA(Seg)?Ord0|"
+    r"noDummy2DDA|(Vanilla)?Ada[mn](\den\d)?|CosAnneal|warmup|(Dice)?(CE|TopK10|Topk10)?Loss(LS01|_noSmooth)?|"
+    r"NoDeepSupervision|probabilisticOversampling(_\d+)?))*"
+)
 # torch convolves a single window in a slower way: 0.9 s for a hippocampus, 0.2 s in pairs. Of small planes, more come
 # in one pass.
 _WINDOWS, _MOST_PLANES, _PLANE_VOXELS = 2, 32, 1 << 18
@@ -284,13 +288,10 @@ def _labels(dataset: DatasetKeys, where: Path) -> tuple[dict[int, str], tuple[in
         # A voxel of this value is in this region and in none that is drawn over it.
         labels[value] = name if values == (value,) else f"rest of {name}"
     order, drawn = sorted(labels), dataset.regions_class_order
-    members = {
-        name: tuple(index for index, value in enumerate(order) if value in values) for name, values in regions.items()
-    }
-    if not all(value in values for value, values in zip(drawn, regions.values(), strict=True)):
-        # Predictions have values that are not those of the labels.
-        members = {}
-    return labels, tuple(map(order.index, drawn)), members
+    members = {name: tuple(index for index, n in enumerate(order) if n in values) for name, values in regions.items()}
+    # Else predictions have values that are not those of the labels.
+    is_known = all(value in values for value, values in zip(drawn, regions.values(), strict=True))
+    return labels, tuple(map(order.index, drawn)), members if is_known else {}
 
 
 def _preparation(plans: Plans, configuration: _Configuration, num_channels: int, where: str) -> NnunetPreparation:

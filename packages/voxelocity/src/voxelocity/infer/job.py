@@ -39,6 +39,7 @@ from voxelocity.infer.outputs import (
     choose_output,
     is_written,
 )
+from voxelocity.infer.pending import about_case
 from voxelocity.infer.scans import find_scans
 from voxelocity.infer.statistics import STATISTICS_FILE
 from voxelocity_observe.core.device import Device
@@ -199,7 +200,8 @@ def plan_job(
         try:
             found = [read(file) for file in ref.images]
             scan = _spec_of(ref, found, model)
-            memory[ref.case_id] = model_memory(scan, model)
+            with about_case(ref.case_id):
+                memory[ref.case_id] = model_memory(scan, model)
             headers[ref.case_id] = [
                 header.of_volume(ref.volume) if ref.volume and isinstance(header, SeriesHeader) else header
                 for header in found

@@ -300,7 +300,7 @@ def test_a_series_of_several_volumes_is_refused_with_their_number_and_what_tells
     words = (
         "with 2 volumes, which differ in echo time (EchoTime 10, 20), has 2 channels, but the network was trained on"
     )
-    assert_refused(ended, words, "or choose one of several volumes by --volume N")
+    assert_refused(ended, words, "or choose one of several volumes by --volume")
     options = ["--volume", "2", "--format", "dicom-rtstruct"]
     predict(run, tmp_path / "mr", out=tmp_path / "out", options=options).succeeded()
     written = pydicom.dcmread(tmp_path / "out" / "mr.dcm").ReferencedFrameOfReferenceSequence[0]

@@ -165,7 +165,7 @@ class PredictionSpec(Config):
         if num_channels == wanted:
             return
         cure = (
-            "give that channel alone, as a 3-D file, or choose one of several volumes by --volume N"
+            "give that channel alone, as a 3-D file, or choose one of several volumes by --volume"
             if wanted == 1
             else "give these in this order, in one 4-D file or as the files CASE_0000.nii.gz to "
             f"CASE_{wanted - 1:04d}.nii.gz"

@@ -13,7 +13,7 @@ import torch
 
 from voxelocity.core.native import keep_freed_memory
 from voxelocity.nnunet.cases import NnunetCases
-from voxelocity.nnunet.checks import check_fold, check_folder, check_split, loader_of
+from voxelocity.nnunet.checks import check_fold, check_folder, check_previous_stage, check_split, loader_of
 from voxelocity.nnunet.fast import VoxelocityFast
 from voxelocity.nnunet.feed import NnunetFeed
 from voxelocity.nnunet.places import VARIABLE
@@ -52,6 +52,8 @@ class VoxelocityFeed:
 
     def get_dataloaders(self: Any) -> tuple[Any, Any]:
         """The training and the validation feed, over the loaders that nnU-Net's trainer itself makes."""
+        if self.is_cascaded:
+            check_previous_stage(self, self.do_split())
         with _no_processes():
             augmenters = super().get_dataloaders()  # type: ignore[misc]
         # Batches are as large as each other: their pages need not be cleared again for each.

@@ -302,7 +302,7 @@ def test_a_series_of_several_volumes_is_refused_with_their_number_and_what_tells
     words = (
         "with 2 volumes, which differ in echo time (EchoTime 10, 20), has 2 channels, but the network was trained on"
     )
-    assert_refused(ended, words, "or choose one of several volumes by --volume N")
+    assert_refused(ended, words, "or choose one of several volumes by --volume")
     options = ["--volume", "2", "--format", "dicom-rtstruct"]
     predict(run, tmp_path / "mr", out=tmp_path / "out", options=options).succeeded()
     written = pydicom.dcmread(tmp_path / "out" / "mr.dcm").ReferencedFrameOfReferenceSequence[0]
@@ -509,8 +509,8 @@ def test_the_table_has_a_row_for_each_prediction_and_keeps_those_of_others(model
     (out / "predictions.csv").write_text("\n".join(more))
     predict(run, scans[0], out=out, options=["--overwrite"])
     rows = rows_of(out)
-    assert list(rows) == ["b", "c", "a"]
-    assert [row["spleen_ml"] for row in rows.values()] == ["", "4", ""]
+    assert list(rows) == ["a", "b", "c"]
+    assert [row["spleen_ml"] for row in rows.values()] == ["", "", "4"]
 
 
 def test_probabilities_and_previews_are_written_beside_the_predictions_on_request(model, predict, voxelocity, tmp_path):
@@ -524,6 +524,9 @@ def test_probabilities_and_previews_are_written_beside_the_predictions_on_reques
     picture = imread(out / "previews" / "b.png")
     assert picture.max() > picture.min()
     assert sorted(path.name for path in out.rglob(".*")) == [], "no file is left half written"
+    again = predict(run, *scans, out=out, options=["--previews", "--overwrite"])
+    stale = out / "probabilities" / "a.nii.gz"
+    assert f"2 files next to the predictions that are replaced will stay, such as {stale}, and describe" in again.out
     (out / "b.nii.gz").unlink()
     (out / "previews" / "b.png").unlink()
     assert predict(run, *scans, out=out, options=["--previews", "--resume"]).status == 0

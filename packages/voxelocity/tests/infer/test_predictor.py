@@ -57,7 +57,7 @@ def test_a_scan_of_several_windows_before_a_broken_one_is_given_too(tmp_path):
             ("CT",),
             2,
             r"has 2 channels, but the network was trained on 1 \(CT\); give that channel alone, as a 3-D file, "
-            r"or choose one of several volumes by --volume N",
+            r"or choose one of several volumes by --volume",
         ),
         (
             ("T1", "T2"),

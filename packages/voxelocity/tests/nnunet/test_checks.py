@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from voxelocity.nnunet.checks import check_fold, check_folder, check_split, loader_of
+from voxelocity.nnunet.checks import check_fold, check_folder, check_previous_stage, check_split, loader_of
 from voxelocity_observe.core.errors import ConfigError, InputError
 
 DESCRIPTION = {"labels": {"background": 0, "liver": 1}, "channel_names": {"0": "CT"}, "numTraining": 2}
@@ -118,6 +118,20 @@ def test_a_fold_of_absent_cases_is_refused_by_their_names(split, said, trainer):
 
 def test_a_fold_of_present_cases_is_taken(trainer):
     check_split(trainer, (["case_0"], ["case_1"]))
+
+
+def test_a_cascade_whose_first_network_has_not_predicted_all_cases_is_refused(trainer, tmp_path):
+    trainer.folder_with_segs_from_previous_stage = str(tmp_path / "predicted_next_stage")
+    trainer.configuration_manager = SimpleNamespace(previous_stage_name="3d_lowres")
+    split = ["case_0", "case_2"], ["case_1"]
+    with pytest.raises(
+        InputError, match=r"no prediction of 3 cases \(case_0, case_1, case_2\) .* every fold of 3d_low"
+    ):
+        check_previous_stage(trainer, split)
+    (tmp_path / "predicted_next_stage").mkdir()
+    with pytest.raises(InputError, match=r"of 1 case \(case_2\) for this .* with -tr SimpleNamespace first"):
+        check_previous_stage(trainer, split)
+    check_previous_stage(trainer, (["case_0"], ["case_1"]))
 
 
 def test_batches_made_in_another_way_are_refused(trainer):

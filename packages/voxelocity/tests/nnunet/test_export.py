@@ -112,22 +112,51 @@ def test_what_nnunet_does_otherwise_is_said(tmp_path):
     _, said = export(tmp_path / "run", tmp_path / "out")
     text = " ".join(said)
     assert "where they have a border of zeros" in text
+    assert "Gaussian" not in text
+    assert "counts zeros" not in text
     assert "-step_size 0.75" in text
     assert "largest components of core" in text
+
+
+def test_other_weights_of_windows_and_zeros_left_out_are_said(tmp_path):
+    save_run(tmp_path / "run", window={"shape_voxel": [16, 8, 24], "blend": "uniform"},
+             prepare={"spacing_mm": [1.0, 1.0, 1.0], "intensity": {"nonzero_only": True}})  # fmt: skip
+    _, said = export(tmp_path / "run", tmp_path / "out")
+    text = " ".join(said)
+    assert "weights windows by a Gaussian of 1/8 of their edge" in text
+    assert "counts zeros inside a scan in its z-score" in text
 
 
 def test_an_export_is_replaced_only_if_asked_and_kept_only_if_it_is_right(tmp_path, monkeypatch):
     save_run(tmp_path / "run")
     export(tmp_path / "run", tmp_path / "out")
-    with pytest.raises(OutputError, match="out is there; replace an export with --overwrite"):
+    with pytest.raises(OutputError, match="out is there; --overwrite replaces an earlier export only"):
         export(tmp_path / "run", tmp_path / "out")
     export(tmp_path / "run", tmp_path / "out", overwrite=True)
-    with pytest.raises(OutputError, match="run is there"):
+    with pytest.raises(OutputError, match="run is there and was not written by this command"):
         export(tmp_path / "run", tmp_path / "run", overwrite=True)
     monkeypatch.setattr(exporting, "_widened", lambda weight, kernel: weight.flip(2))
     with pytest.raises(ExportError, match=r"differ from the run's by .* so nothing was written"):
         export(tmp_path / "run", tmp_path / "other")
     assert not list(tmp_path.glob("other*"))
+
+
+@pytest.mark.parametrize("given", [{"cases": 3}, {"device": "cpu"}])
+def test_options_of_other_exports_are_refused(given, tmp_path):
+    (name,) = given
+    with pytest.raises(InputError, match=rf"--{name} has no effect with --to nnunet, .*; leave it out"):
+        export(tmp_path / "run", tmp_path / "out", **given)
+
+
+def test_results_of_nnunets_own_training_are_never_replaced(tmp_path):
+    save_run(tmp_path / "run")
+    trained = tmp_path / "nnUNetTrainer__nnUNetPlans__3d_fullres"
+    (trained / "fold_0").mkdir(parents=True)
+    (trained / "fold_0" / "checkpoint_final.pth").write_bytes(b"weeks")
+    (trained / "plans.json").write_text(json.dumps({"dataset_name": "Dataset004_Hippocampus"}))
+    with pytest.raises(OutputError, match=r"is there and was not written by this command; .*: choose another folder"):
+        export(tmp_path / "run", trained, overwrite=True)
+    assert (trained / "fold_0" / "checkpoint_final.pth").read_bytes() == b"weeks"
 
 
 def test_nnunets_own_predictor_reads_the_folder_and_gives_the_logits_of_the_run(tmp_path):

@@ -167,6 +167,35 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(trainer, mon
     assert (trainer.folder / "checkpoint_latest.pth").read_bytes() == before
 
 
+def test_what_a_killed_training_left_is_no_checkpoint_of_one_that_writes_none(trainer, monkeypatch):
+    trainer.run_training()
+    before = (trainer.folder / "checkpoint_latest.pth").read_bytes()
+    (trainer.folder / ".checkpoint_latest.pth.part").write_bytes(b"half")
+    monkeypatch.setattr(OwnTrainer, "save_checkpoint", lambda self, filename: None)
+    trainer.save_checkpoint(str(trainer.folder / "checkpoint_latest.pth"))
+    assert (trainer.folder / "checkpoint_latest.pth").read_bytes() == before
+    assert not (trainer.folder / ".checkpoint_latest.pth.part").exists()
+
+
+class InStages(OwnTrainer):
+    """As nnUNetTrainer_warmup, which asks for its optimizer again, and with a step of its own."""
+
+    def on_train_epoch_start(self):
+        self.optimizer, self.lr_scheduler = self.configure_optimizers("train")
+        super().on_train_epoch_start()
+
+    def train_step(self, batch):
+        raise AssertionError("ours takes its place")
+
+
+def test_a_trainer_that_warms_up_in_stages_has_one_step_of_ours(tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    trainer = type("Staged", (VoxelocityFast, VoxelocityFeed, InStages), {})(tmp_path)
+    trainer.run_training()
+    assert trainer.optimizer.num_steps == 12
+    assert "WARNING: the train_step of InStages is not called, as our step takes its place" in trainer.said
+
+
 def test_with_a_time_epochs_are_planned_by_the_clock(trainer, monkeypatch):
     monkeypatch.setenv(VARIABLE, "1m")
     trainer.num_epochs = 1000

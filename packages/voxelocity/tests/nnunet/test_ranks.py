@@ -18,7 +18,7 @@ def loader_of(transforms):
 
 
 class OwnTrainer:
-    device = torch.device("cpu")
+    device, is_cascaded = torch.device("cpu"), False
 
     def __init__(self, *, is_ddp=False, transforms=None):
         self.is_ddp, self.transforms, self.said = is_ddp, transforms, []

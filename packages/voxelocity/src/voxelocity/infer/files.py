@@ -39,7 +39,7 @@ from voxelocity.infer.switches import switches_of
 from voxelocity.infer.writing import PredictedScan, PredictionWriter
 from voxelocity_observe.core.console import PlainConsole
 from voxelocity_observe.core.device import Device, all_gpus, numbered
-from voxelocity_observe.core.errors import InputError, ScanError
+from voxelocity_observe.core.errors import ScanError
 from voxelocity_observe.core.host import available_memory_bytes, cpu_budget
 from voxelocity_observe.core.quantities import count_text
 from voxelocity_observe.core.request import context_of, documents
@@ -147,11 +147,6 @@ def _predict_scans(request: PredictRequest, hooks: PredictionHooks) -> tuple[Pre
 
     job = plan_job(request, on_failure=hooks.on_failure, warn=warn)
     if request.probabilities:
-        if job.model.parts and not job.model.is_average:
-            raise InputError(
-                f"predict: {job.model.folder} is a model in parts, whose probabilities have no common scale; leave "
-                "--probabilities out, or name one part"
-            )
         check_no_scan_is_replaced(job.refs, job.out / PROBABILITIES_FOLDER, Output(format="nii.gz"))
     check_model(request.runtime, job.model, devices[0])
     of_devices = (doubt for device in devices for doubt in device_doubts(job.model.spec, device))

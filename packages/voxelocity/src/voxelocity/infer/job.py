@@ -45,10 +45,18 @@ from voxelocity.infer.statistics import STATISTICS_FILE
 from voxelocity_observe.core.device import Device
 from voxelocity_observe.core.errors import InputError, ScanError, UnpredictedError
 from voxelocity_observe.core.host import available_memory_bytes
+from voxelocity_observe.core.quantities import count_text
 from voxelocity_observe.document.blocks import Document
 
 # Of an axis of NIfTI-1.
 _MOST_MAPS = 32_767
+# What is written next to the prediction of a case, by the field of the request that asks for it.
+_BESIDE = (
+    ("probabilities", PROBABILITIES_FOLDER + "/{}.nii.gz"),
+    ("previews", PREVIEWS_FOLDER + "/{}.png"),
+    ("statistics", STATISTICS_FOLDER + "/{}.json"),
+    ("statistics", "{}/" + STATISTICS_FILE),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +188,11 @@ def plan_job(
         refs = tuple(ref for ref in refs if not is_written(ref, out, output))
     elif not request.overwrite:
         check_nothing_is_replaced(refs, out, output)
+    elif stale := _stale(refs, request):
+        warn(
+            f"predict: {count_text(len(stale), 'file')} next to the predictions that are replaced will stay, such as "
+            f"{stale[0]}, and describe the earlier ones; write these again too, or remove them"
+        )
     headers: dict[str, Sequence[ScanHeader]] = {}
     memory: dict[str, ScanMemory] = {}
     job = PredictionJob(model=model, out=out, output=output, refs=refs, headers=headers, memory=memory)
@@ -198,8 +211,20 @@ def plan_job(
     return job
 
 
+def _stale(refs: Sequence[VolumeRef], request: PredictRequest) -> list[Path]:
+    """What an earlier command wrote next to predictions, and this one does not."""
+    names = [name for field, name in _BESIDE if not getattr(request, field)]
+    paths = (request.out / name.format(ref.case_id) for ref in refs for name in names)
+    return [path for path in paths if path.is_file()]
+
+
 def _check_probabilities(request: PredictRequest, model: Model) -> None:
     num_outputs = model.spec.num_outputs
+    if request.probabilities and model.parts and not model.is_average:
+        raise InputError(
+            f"predict: {model.folder} is a model in parts, whose probabilities have no common scale; leave "
+            "--probabilities out, or name one part"
+        )
     if request.probabilities and num_outputs > _MOST_MAPS:
         raise InputError(
             f"predict: --probabilities would write {num_outputs:,} classes as one axis of a NIfTI file, which holds "

@@ -165,7 +165,7 @@ class PredictionSpec(Config):
         if num_channels == wanted:
             return
         cure = (
-            "give that channel alone, as a 3-D file, or choose one of several volumes by --volume N"
+            "give that channel alone, as a 3-D file, or choose one of several volumes by --volume"
             if wanted == 1
             else "give these in this order, in one 4-D file or as the files CASE_0000.nii.gz to "
             f"CASE_{wanted - 1:04d}.nii.gz"
@@ -256,7 +256,7 @@ class Model:
     is_last_on_cpu: bool = False
 
     def describe_prepared(self) -> VolumeSpec:
-        """What a scan of 100 x 100 x 100 voxels of 1 mm becomes."""
-        grid = Grid.of((100, 100, 100), np.eye(4))
+        """What a scan of 100 x 100 x 100 voxels becomes, with spacings that a model has only if it keeps the scan's."""
+        grid = Grid.of((100, 100, 100), np.diag([0.69, 1.13, 1.31, 1.0]))
         scan = VolumeSpec(num_channels=len(self.spec.channels), grid=grid, dtype="float32")
         return self.preparation.describe(scan).spec

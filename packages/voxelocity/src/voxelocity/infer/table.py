@@ -16,20 +16,18 @@ _CASE = "case"
 
 
 class PredictionTable:
-    """The table in a folder. Rows of cases that are not `replaced`, and columns of other models, are kept.
+    """The table in a folder. Rows of earlier commands stay until their case has a new one, as predictions do.
 
     Raises:
         OutputError: the table cannot be read or written, or is not one of ours.
     """
 
-    def __init__(self, folder: Path, *, columns: Collection[str], replaced: Collection[str]) -> None:
+    def __init__(self, folder: Path, *, columns: Collection[str]) -> None:
         self._path = folder / PREDICTIONS_TABLE
         self._num_rows = 0
         rows, kept_columns = self._read()
         self._columns = list(dict.fromkeys([_CASE, *columns, *kept_columns]))
-        stored = {_stored(case_id).decode() for case_id in replaced}
-        kept = [row for row in rows if row[_CASE] not in stored]
-        self._replace(kept)
+        self._replace(rows)
 
     def add(self, case_id: str, row: Mapping[str, object]) -> None:
         """Appends the row of a case.

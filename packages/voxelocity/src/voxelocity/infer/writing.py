@@ -88,7 +88,7 @@ class PredictionWriter:
         self._request = request
         self._marks = _marks(job.model)
         columns = _columns(job.model.spec, self._marks)
-        self._table = PredictionTable(job.out, columns=columns, replaced={ref.case_id for ref in job.refs})
+        self._table = PredictionTable(job.out, columns=columns)
         self._since = time.perf_counter()
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._writing: tuple[str, Future[PredictedScan]] | None = None

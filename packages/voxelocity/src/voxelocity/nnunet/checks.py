@@ -115,6 +115,25 @@ def check_split(trainer: Any, split: Sequence[Sequence[str]]) -> None:
             )
 
 
+def check_previous_stage(trainer: Any, split: Sequence[Sequence[str]]) -> None:
+    """Refuses the second network of a cascade whose first one has not predicted all of its cases.
+
+    Arguments as `check_split`.
+
+    Raises:
+        InputError: it has not.
+    """
+    folder = Path(trainer.folder_with_segs_from_previous_stage)
+    predicted = {*trainer.dataset_class.get_identifiers(str(folder))} if folder.is_dir() else set[str]()
+    if absent := sorted({str(identifier) for part in split for identifier in part} - predicted):
+        raise InputError(
+            f"nnunet: {folder} holds no prediction of {count_text(len(absent), 'case')} "
+            f"({listed(absent, _NUM_NAMED)}) for this second network of a cascade; train every fold of "
+            f"{trainer.configuration_manager.previous_stage_name} with -tr {type(trainer).__name__} first: each "
+            "predicts the cases that it validates"
+        )
+
+
 def loader_of(augmenter: Any, trainer: Any) -> Any:
     """The loader behind one of nnU-Net's augmenters.
 

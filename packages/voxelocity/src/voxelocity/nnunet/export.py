@@ -17,6 +17,7 @@ import torch
 
 from voxelocity.core.region import Index3
 from voxelocity.core.requests.export import ExportRequest
+from voxelocity.infer.models.foreign_files import read_json
 from voxelocity.infer.models.kinds import PLANS
 from voxelocity.infer.models.nnunet import open_nnunet
 from voxelocity.infer.models.nnunet_plans import DATASET
@@ -26,7 +27,7 @@ from voxelocity_observe.core.errors import ExportError, InputError, OutputError
 
 FORM = "nnunet"
 _CONFIGURATION, _TRAINER, _NETWORK = "3d_fullres", "nnUNetTrainer", "PlainConvUNet"
-_CHECKPOINT = "checkpoint_final.pth"
+_NAME, _CHECKPOINT = "Dataset000_Voxelocity", "checkpoint_final.pth"
 _BUILDING = ".building"
 # Sums in another order, of float32.
 _CLOSE = 1e-4
@@ -45,16 +46,24 @@ def export_nnunet(request: ExportRequest, *, note: Callable[[str], None]) -> flo
         The largest difference of the logits on noise, relative to the largest logit.
 
     Raises:
-        InputError: the run holds no model, nnU-Net has no counterpart for it, or the folder cannot be written.
+        InputError: the run holds no model, nnU-Net has no counterpart for it, an option has no meaning here, or the
+            folder cannot be written.
         ExportError: the networks give different logits.
     """
+    if given := [name for name in ("cases", "device") if request.is_given(name)]:
+        raise InputError(
+            f"export: --{given[0]} has no effect with --to {FORM}, which compares noise on the CPU; leave it out"
+        )
     network, spec = load_model(request.run, factory=request.factory)
     _check(spec, request.run)
     for what in _differences(spec):
         note(f"export: nnU-Net {what}")
     out, folder = request.out, request.out.with_name(f"{request.out.name}{_BUILDING}")
-    if os.path.lexists(out) and not (request.overwrite and (out / PLANS).is_file()):
-        raise OutputError(f"export: {out} is there; replace an export with --overwrite, or choose another with -o")
+    if os.path.lexists(out) and not (request.overwrite and _is_ours(out)):
+        raise OutputError(
+            f"export: {out} is there{' and was not written by this command' if request.overwrite else ''}; "
+            "--overwrite replaces an earlier export only: choose another folder with -o"
+        )
     try:
         shutil.rmtree(folder, ignore_errors=True)
         fold = folder / "fold_0"
@@ -70,6 +79,12 @@ def export_nnunet(request: ExportRequest, *, note: Callable[[str], None]) -> flo
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return difference
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder is an earlier export, and not the results of a training of nnU-Net."""
+    path = folder / PLANS
+    return path.is_file() and read_json(path).get("dataset_name") == _NAME
 
 
 def _check(spec: ModelSpec, run: Path) -> None:
@@ -106,6 +121,10 @@ def _differences(spec: ModelSpec) -> Iterator[str]:
     elif spec.prepare.margin_voxel:
         yield f"crops scans without the margin of {spec.prepare.margin_voxel} voxels"
     yield "keeps the edges of a scan where it resamples, ours the center: up to half a voxel apart"
+    if spec.prepare.intensity.mode == "zscore" and spec.prepare.intensity.nonzero_only:
+        yield "counts zeros inside a scan in its z-score, ours none"
+    if (spec.window.blend, spec.window.sigma_scale) != ("gaussian", 0.125):
+        yield "weights windows by a Gaussian of 1/8 of their edge"
     if spec.window.swap_pairs:
         yield "cannot swap the sides of classes, so the left-right axis is not mirrored"
     if spec.window.overlap != 0.5:
@@ -123,10 +142,9 @@ def _kernels(spec: ModelSpec) -> list[Index3]:
     return [(x, y, z) for x, y, z in wide]
 
 
-def _plans(spec: ModelSpec) -> dict[str, Any]:
-    network, intensity = spec.network, spec.prepare.intensity
-    num = len(network.widths)
-    architecture = {
+def _architecture(spec: ModelSpec) -> dict[str, Any]:
+    network, num = spec.network, len(spec.network.widths)
+    arguments = {
         "n_stages": num,
         "features_per_stage": list(network.widths),
         "conv_op": "torch.nn.modules.conv.Conv3d",
@@ -142,6 +160,15 @@ def _plans(spec: ModelSpec) -> dict[str, Any]:
         "nonlin": "torch.nn.LeakyReLU",
         "nonlin_kwargs": {"inplace": True},
     }
+    return {
+        "network_class_name": f"dynamic_network_architectures.architectures.unet.{_NETWORK}",
+        "arch_kwargs": arguments,
+        "_kw_requires_import": ["conv_op", "norm_op", "dropout_op", "nonlin"],
+    }
+
+
+def _plans(spec: ModelSpec) -> dict[str, Any]:
+    intensity = spec.prepare.intensity
     linear = {"order": 1, "order_z": 1, "force_separate_z": False}
     scheme = {"window": "CTNormalization", "zscore": "ZScoreNormalization", "none": "NoNormalization"}[intensity.mode]
     facts = {"percentile_00_5": intensity.low, "percentile_99_5": intensity.high}
@@ -164,15 +191,11 @@ def _plans(spec: ModelSpec) -> dict[str, Any]:
         "resampling_fn_data_kwargs": {"is_seg": False, **linear},
         "resampling_fn_seg_kwargs": {"is_seg": True, **linear},
         "resampling_fn_probabilities_kwargs": {"is_seg": False, **linear},
-        "architecture": {
-            "network_class_name": f"dynamic_network_architectures.architectures.unet.{_NETWORK}",
-            "arch_kwargs": architecture,
-            "_kw_requires_import": ["conv_op", "norm_op", "dropout_op", "nonlin"],
-        },
+        "architecture": _architecture(spec),
         "batch_dice": False,
     }
     return {
-        "dataset_name": "Dataset000_Voxelocity",
+        "dataset_name": _NAME,
         "plans_name": "nnUNetPlans",
         "original_median_spacing_after_transp": spacing,
         "original_median_shape_after_transp": patch,

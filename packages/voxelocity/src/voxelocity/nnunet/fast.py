@@ -96,7 +96,7 @@ class VoxelocityFast:
                 f"nnunet: {type(self).__name__} trains on one GPU, and -num_gpus requests several; use "
                 "nnUNetTrainerVoxelocity for that"
             )
-        self._budget_s, self._epochs = time_budget_s(), None
+        self._budget_s, self._epochs, self._fast = time_budget_s(), None, None
         if math.isfinite(self._budget_s):
             self._epochs = ClockedEpochs(
                 self._budget_s, most_epochs=self.num_epochs, most_validation=self.num_val_iterations_per_epoch
@@ -105,8 +105,10 @@ class VoxelocityFast:
             self.save_every = max(1, self.num_epochs // 25)
         super().initialize()  # type: ignore[misc]
 
-    def configure_optimizers(self: Any) -> tuple[FastStep, FastStep]:
-        """Our step, for the optimizer and for its schedule."""
+    def configure_optimizers(self: Any, *_stage: str) -> tuple[FastStep, FastStep]:
+        """Our step, for the optimizer and for its schedule; the same one if a trainer asks again, stage by stage."""
+        if self._fast is not None:
+            return self._fast, self._fast
         loss = step_loss(self._build_loss(), ignored=self.label_manager.ignore_label)
         self._fast = FastStep(
             self.network,
@@ -121,6 +123,10 @@ class VoxelocityFast:
             f"Voxelocity trains for {until}: {OPTIMIZER.name}, {self._fast.precision.compute}, "
             f"{'our loss' if loss.takes_classes else 'loss of nnU-Net'}, running average of the weights"
         )
+        bases = type(self).__mro__[type(self).__mro__.index(VoxelocityFast) + 1 :]
+        steps = [base.__name__ for base in bases if "train_step" in vars(base)]
+        if steps and steps[0] != "nnUNetTrainer":
+            self.print_to_log_file(f"WARNING: the train_step of {steps[0]} is not called, as our step takes its place")
         return self._fast, self._fast
 
     def _do_i_compile(self) -> bool:

@@ -13,7 +13,7 @@ import torch
 
 from voxelocity.core.native import keep_freed_memory
 from voxelocity.nnunet.cases import NnunetCases
-from voxelocity.nnunet.checks import check_fold, check_folder, check_split, loader_of
+from voxelocity.nnunet.checks import check_fold, check_folder, check_previous_stage, check_split, loader_of
 from voxelocity.nnunet.fast import VoxelocityFast
 from voxelocity.nnunet.feed import NnunetFeed
 from voxelocity.nnunet.places import VARIABLE
@@ -52,6 +52,8 @@ class VoxelocityFeed:
 
     def get_dataloaders(self: Any) -> tuple[Any, Any]:
         """The training and the validation feed, over the loaders that nnU-Net's trainer itself makes."""
+        if self.is_cascaded:
+            check_previous_stage(self, self.do_split())
         with _no_processes():
             augmenters = super().get_dataloaders()  # type: ignore[misc]
         # Batches are as large as each other: their pages need not be cleared again for each.
@@ -84,9 +86,11 @@ class VoxelocityFeed:
         """nnU-Net's file, moved to its place once it is whole: a kill leaves the one before."""
         target = Path(filename)
         part = target.with_name(f".{target.name}.part")
+        # Only one rank writes, and none if that is off: what a killed training left is not a checkpoint.
+        if self.local_rank == 0:
+            part.unlink(missing_ok=True)
         super().save_checkpoint(str(part))  # type: ignore[misc]
-        # Only one rank writes, and none if that is off.
-        if part.exists() and self.local_rank == 0:
+        if self.local_rank == 0 and part.exists():
             part.replace(target)
 
     def on_train_end(self: Any) -> None:

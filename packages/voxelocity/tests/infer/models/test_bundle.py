@@ -300,6 +300,17 @@ def test_metadata_without_a_number_of_channels_is_refused(tmp_path, num_channels
         open_model(folder)
 
 
+def test_classes_of_one_name_have_their_numbers_too(tmp_path):
+    folder = save(tmp_path / "b", config())
+    path = folder / "configs" / "metadata.json"
+    described = json.loads(path.read_text())
+    described["network_data_format"]["outputs"]["pred"]["channel_def"] = {"0": "background", "1": "tumor", "2": "tumor"}
+    path.write_text(json.dumps(described))
+    spec = open_model(folder).spec
+    assert spec.labels == {0: "background", 1: "tumor 1", 2: "tumor 2"}
+    assert len(spec.scored) == 2
+
+
 def test_a_bundle_without_configuration_says_which_files_are_looked_for(tmp_path):
     folder = save(tmp_path / "b", config())
     (folder / "configs" / "inference.json").unlink()

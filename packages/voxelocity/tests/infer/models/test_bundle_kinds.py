@@ -283,8 +283,8 @@ def test_labels_are_those_of_monais_own_run(tmp_path, scans, name):
 
 def test_classes_of_masks_that_overlap_have_the_values_of_the_bundle(tmp_path, scans):
     spec = open_model(save_kind(tmp_path / "b", KINDS["BraTS"], scans)).spec
-    assert spec.labels == {0: "background", 1: "background", 2: "liver", 4: "spleen"}
-    # Class 4 is the strongest, so its channel comes last.
+    # Class 4 is the strongest, so its channel comes last, and voxels of the others are in no mask drawn over theirs.
+    assert spec.labels == {0: "background", 1: "rest of background", 2: "rest of liver", 4: "spleen"}
     assert spec.region_order == (2, 1, 3)
     assert spec.num_outputs == 3
 

@@ -87,6 +87,17 @@ def test_models_that_differ_in_how_many_windows_they_take_at_once_are_averaged_w
     np.testing.assert_array_equal(predictor(model).predict(scan()), expected)
 
 
+def test_a_model_that_keeps_spacings_and_one_that_does_not_are_averaged_on_the_grid_of_the_scan(tmp_path):
+    keeps, resamples = save(tmp_path / "keeps", 0), save(tmp_path / "resamples", 1)
+    spec = read_spec(resamples / "model.json")
+    prepare = spec.prepare.model_copy(update={"spacing_mm": (1.0, 1.0, 1.0)})
+    write_spec(resamples, spec.model_copy(update={"prepare": prepare}))
+    assert open_models([keeps, keeps]).parts == ()
+    model = open_models([keeps, resamples])
+    assert model.is_average
+    assert [part.folder for part in model.parts] == [keeps, resamples]
+
+
 def test_models_of_other_classes_are_refused_with_both_folders(tmp_path):
     one, other = save(tmp_path / "one", 0), save(tmp_path / "other", 1, labels=("background", "a", "c"))
     text = (

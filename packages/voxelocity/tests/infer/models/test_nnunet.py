@@ -159,6 +159,13 @@ def test_regions_are_drawn_in_the_order_of_their_classes(tmp_path):
     spec = open_model(save(tmp_path / "m", labels=REGIONS, order=[1, 2])).spec
     assert spec.labels == {0: "background", 1: "rest of whole", 2: "core"}
     assert (spec.region_order, spec.num_outputs) == ((1, 2), 2)
+    assert spec.scored == {"whole": (1, 2), "core": (2,)}, "masks and statistics are of whole regions"
+
+
+def test_regions_that_are_drawn_with_values_of_no_label_have_no_known_parts(tmp_path):
+    spec = open_model(save(tmp_path / "m", labels=REGIONS, order=[5, 2])).spec
+    assert spec.labels == {0: "background", 2: "core", 5: "rest of whole"}
+    assert (spec.region_order, spec.regions) == ((2, 1), {})
 
 
 def test_several_folds_are_averaged_and_one_can_be_named(tmp_path):
@@ -202,8 +209,11 @@ def test_a_training_that_did_not_finish_and_a_strange_trainer_are_doubts(tmp_pat
     model = open_model(save(tmp_path / "m", name="checkpoint_best.pth", trainer_name="MyTrainer"))
     assert "its training did not finish, and checkpoint_best.pth is used" in model.doubts[0]
     assert "was trained by MyTrainer" in model.doubts[1]
-    usual = open_model(save(tmp_path / "n", trainer_name="nnUNetTrainer_4000epochs_NoMirroring"))
-    assert usual.doubts == ()
+    for end in ("_4000epochs_NoMirroring", "Voxelocity", "VoxelocityFast_250epochs", "_onlyMirror01_1500ep", "CELoss"):
+        usual = open_model(save(tmp_path / end, trainer_name=f"nnUNetTrainer{end}"))
+        assert usual.doubts == (), end
+    other = open_model(save(tmp_path / "o", trainer_name="nnUNetTrainerMine"))
+    assert "was trained by nnUNetTrainerMine, which is not a standard nnU-Net trainer" in other.doubts[0]
 
 
 def with_key(**changes):

@@ -4,6 +4,7 @@ import json
 import re
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -183,6 +184,13 @@ def test_a_cascade_uses_the_same_fold_of_its_first_network_or_all(tmp_path):
     # Folds share the preparation: the first network runs once.
     assert both.describe_prepared().num_channels == 3
     assert one.preparation.fingerprint() != both.preparation.fingerprint()
+
+
+@pytest.mark.parametrize("name", [".", "fold_0"])
+def test_a_cascade_is_found_from_within_its_folder(name, tmp_path, monkeypatch):
+    first, second = cascade(tmp_path)
+    monkeypatch.chdir(second)
+    assert open_model(Path(name)).preparation.earlier.folder == first / "fold_0"
 
 
 def test_a_cascade_without_its_first_network_names_the_folder_that_is_missing(tmp_path):
@@ -381,7 +389,7 @@ def test_parts_of_a_model_are_one_with_the_classes_of_all(tmp_path, voxelocity):
     assert np.array_equal(np.asarray(nib.load(tmp_path / "out" / "x.nii.gz").dataobj), expected)
     row = (tmp_path / "out" / "predictions.csv").read_text()
     assert "aorta_ml" in row
-    refused = voxelocity("predict", root, tmp_path / "x.nii.gz", "-o", tmp_path / "p", "--probabilities")
+    refused = voxelocity("predict", root, tmp_path / "x.nii.gz", "-o", tmp_path / "p", "--probabilities", "--dry-run")
     assert "is a model in parts, whose probabilities have no common scale" in refused.err
 
 

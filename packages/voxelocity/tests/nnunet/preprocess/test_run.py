@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import re
 
@@ -134,6 +135,32 @@ def test_cases_from_other_plans_are_replaced_only_if_asked_for(places):
     assert not list(folder.glob("*.replaced"))
 
 
+def test_the_cases_of_a_cascade_are_those_of_its_full_resolution(places):
+    raw = write_raw(places / "raw", num=1)
+    folder = places / "preprocessed" / raw.name
+    described = write_plans(folder)
+    described["configurations"]["3d_cascade_fullres"] = {"inherits_from": "3d_fullres", "previous_stage": "3d_lowres"}
+    (folder / "nnUNetPlans.json").write_text(json.dumps(described))
+    _, said = call(configurations=("3d_cascade_fullres", "3d_fullres"))
+    assert said.count("1 case in") == 1
+    for name in ("3d_cascade_fullres", "3d_fullres"):
+        _, said = call(configurations=(name,))
+        assert f"{name}: {folder / 'nnUNetPlans_3d_fullres'} is there, made from the same files and plans" in said
+
+
+def test_labels_for_validation_are_those_of_now_even_if_their_files_are_older(places):
+    raw = write_raw(places / "raw", num=1)
+    folder = places / "preprocessed" / raw.name
+    write_plans(folder)
+    call(configurations=("2d",))
+    path = raw / "labelsTr" / "case_0.nii.gz"
+    label = nib.load(path)
+    nib.save(nib.Nifti1Image(np.roll(np.asarray(label.dataobj), 1, axis=0), label.affine), path)
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    call(configurations=("2d",), overwrite=True)
+    assert (folder / "gt_segmentations" / path.name).read_bytes() == path.read_bytes()
+
+
 def test_a_scan_without_thick_slices_is_not_changed_where_its_spacing_is_that_of_the_plan(places):
     raw = write_raw(places / "raw", num=1, channels=("nonorm",), border=0, spacing=(1.0, 1.0, 1.0))
     folder = places / "preprocessed" / raw.name
@@ -193,6 +220,10 @@ def test_data_sets_that_cannot_be_used_are_refused_in_words(places, monkeypatch)
     folder = places / "preprocessed" / raw.name
     with pytest.raises(DatasetError, match=r"holds no data set '777'; name one of Dataset901_Small"):
         call("777")
+    unnumbered = raw.rename(raw.with_name("small"))
+    with pytest.raises(DatasetError, match=r"small has no name such as Dataset001_Liver, .*; rename the folder"):
+        call(str(unnumbered))
+    unnumbered.rename(raw)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"has no plans, which nnU-Net's own planner makes, and nnunetv2 is not"):
         call()

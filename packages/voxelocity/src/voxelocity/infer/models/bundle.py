@@ -6,6 +6,7 @@ holds the weights. Of expressions, only harmless ones are computed (`bundle_expr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,11 @@ def read_names(path: Path) -> tuple[list[str], dict[int, str]]:
             f"infer: {path} describes a network that classifies images of {shortened(image.get('spatial_shape'))} "
             "pixels, and no segmentation of volumes; run the bundle with MONAI itself (python -m monai.bundle run)"
         )
-    return list(found[0].values()), found[1]
+    channels, classes = found
+    counts = Counter(classes.values())
+    # Results are reported by name.
+    named = {index: name if counts[name] == 1 else f"{name} {index}" for index, name in classes.items()}
+    return list(channels.values()), named
 
 
 def _window(inferer: Component) -> tuple[dict[str, Any], int | None, tuple[Any, float]]:

@@ -197,7 +197,10 @@ def _overlapping(chain: _Chain, names: Mapping[int, str]) -> OutputMeaning:
     is_of_masks = chain.is_before(_DISCRETE, _INVERSE) and chain.is_before(_INVERSE, _LABEL_MAP)
     if chain.resamples and is_of_masks and not _is_nearest(chain.steps[_INVERSE]):
         raise step.error("makes labels of masks that Invertd interpolates, which is not supported")
-    labels = {0: "background", **{value: names[channel] for channel, value in values}}
+    # A voxel of any but the strongest is in no stronger mask, so it shows only the rest of its own.
+    (strongest, first), *others = values
+    labels = {0: "background", first: names[strongest]}
+    labels |= {value: f"rest of {names[channel]}" for channel, value in others}
     order = sorted(labels)
     # The strongest last.
     values.reverse()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -46,8 +47,12 @@ _MOST_FOLDS = 50
 CHECKPOINTS = ("checkpoint_final.pth", "checkpoint_best.pth")
 """Of a fold, the first that it has is used."""
 _TURNING_READERS = ("NibabelIOWithReorient", "SimpleITKIOWithReorient")
-# Of nnU-Net's own trainers, those that people use; none changes the network of the plans.
-_TRAINERS = r"nnUNetTrainer(_?(\d+epochs|NoMirroring|onlyMirror01|NoDA|DA5|DAOrd0|DASegOrd0))*"
+# nnU-Net's own trainers, and our forms of them, that train the network of the plans.
+_TRAINERS = (
+    r"nnUNetTrainer(Voxelocity(Fast)?)?(_?(\d+ep(ochs?)?|NoMirroring|onlyMirror01|NoDA|DA5(Seg)?(ord0)?|DA(Seg)?Ord0|"
+    r"noDummy2DDA|(Vanilla)?Ada[mn](\den\d)?|CosAnneal|warmup|(Dice)?(CE|TopK10|Topk10)?Loss(LS01|_noSmooth)?|"
+    r"NoDeepSupervision|probabilisticOversampling(_\d+)?))*"
+)
 # torch convolves a single window in a slower way: 0.9 s for a hippocampus, 0.2 s in pairs. Of small planes, more come
 # in one pass.
 _WINDOWS, _MOST_PLANES, _PLANE_VOXELS = 2, 32, 1 << 18
@@ -150,7 +155,9 @@ def _open_folds(folder: Path, fold: str, earlier: Callable[[str], Model]) -> tup
 
 def _open_earlier(second: Path, configuration: str, fold: str) -> Model:
     """The first network of a cascade."""
-    folder = second.absolute().with_name(f"{second.name.rpartition('__')[0]}__{configuration}")
+    # "." has no name.
+    second = Path(os.path.abspath(second))
+    folder = second.with_name(f"{second.name.rpartition('__')[0]}__{configuration}")
     if not is_nnunet(folder):
         raise InputError(
             f"infer: {second} is the second network of a cascade, which takes the classes of the first; {folder}, the "
@@ -210,7 +217,7 @@ def _spec(
     results: _Results, configuration: _Configuration, mirror_axes: tuple[int, ...], where: Path
 ) -> PredictionSpec:
     dataset = results.dataset
-    labels, region_order = _labels(dataset, where / DATASET)
+    labels, region_order, regions = _labels(dataset, where / DATASET)
     missing, num_planes = configuration.num_missing, _PLANE_VOXELS // max(1, math.prod(configuration.patch_size))
     return parse_keys(
         PredictionSpec,
@@ -219,6 +226,7 @@ def _spec(
             "channels": [str(dataset.channels[key]) for key in sorted(sorted(dataset.channels), key=len)],
             "labels": labels,
             "region_order": region_order,
+            "regions": regions,
             "restored": "logits",
             "window": {
                 "shape_voxel": (*(1,) * missing, *configuration.patch_size),
@@ -259,8 +267,8 @@ def _cascade(
     return preparation, earlier.doubts
 
 
-def _labels(dataset: DatasetKeys, where: Path) -> tuple[dict[int, str], tuple[int, ...]]:
-    """File value to class name, and `PredictionSpec.region_order`."""
+def _labels(dataset: DatasetKeys, where: Path) -> tuple[dict[int, str], tuple[int, ...], dict[str, tuple[int, ...]]]:
+    """File value to class name, and `region_order` and `regions` of `PredictionSpec`."""
     parts = {
         name: (value,) if isinstance(value, int) else value
         for name, value in dataset.labels.items()
@@ -270,7 +278,7 @@ def _labels(dataset: DatasetKeys, where: Path) -> tuple[dict[int, str], tuple[in
         labels = {values[0]: name for name, values in parts.items()}
         if sorted(labels) != list(range(len(parts))):
             raise damaged(where, f": labels has the values {sorted(labels)}, and nnU-Net trains on 0, 1, 2 and so on")
-        return labels, ()
+        return labels, (), {}
     regions = {name: values for name, values in parts.items() if set(values) != {0}}
     if len(dataset.regions_class_order) != len(regions):
         given, names = dataset.regions_class_order, ", ".join(regions)
@@ -279,8 +287,11 @@ def _labels(dataset: DatasetKeys, where: Path) -> tuple[dict[int, str], tuple[in
     for value, (name, values) in zip(dataset.regions_class_order, regions.items(), strict=True):
         # A voxel of this value is in this region and in none that is drawn over it.
         labels[value] = name if values == (value,) else f"rest of {name}"
-    order = sorted(labels)
-    return labels, tuple(order.index(value) for value in dataset.regions_class_order)
+    order, drawn = sorted(labels), dataset.regions_class_order
+    members = {name: tuple(index for index, n in enumerate(order) if n in values) for name, values in regions.items()}
+    # Else predictions have values that are not those of the labels.
+    is_known = all(value in values for value, values in zip(drawn, regions.values(), strict=True))
+    return labels, tuple(map(order.index, drawn)), members if is_known else {}
 
 
 def _preparation(plans: Plans, configuration: _Configuration, num_channels: int, where: str) -> NnunetPreparation:

@@ -143,7 +143,9 @@ def make_plans(raw: RawDataset, preprocessed: Path, *, planner: str, name: str) 
     options: dict[str, Any] = {"overwrite_plans_name": name} if name else {}
     with contextlib.redirect_stdout(said):
         try:
-            api.plan_experiments([int(raw.name[7:10])], experiment_planner_class_name=planner, **options)
+            # Planners also take a name.
+            ids: list[Any] = [raw.name]
+            api.plan_experiments(ids, experiment_planner_class_name=planner, **options)
         # Of a name that no class has, nnU-Net makes None.
         except TypeError as error:
             if "NoneType" not in str(error):

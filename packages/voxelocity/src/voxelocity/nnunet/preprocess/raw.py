@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,8 +110,14 @@ def open_raw(folder: Path) -> RawDataset:
     """The data set in a folder. No voxel is read.
 
     Raises:
-        DatasetError: it is not in nnU-Net v2's layout, contradicts itself, or a case lacks a file.
+        DatasetError: it is not in nnU-Net v2's layout, has a name without number, contradicts itself, or a case lacks a
+            file.
     """
+    if not re.match(r"Dataset\d{3}", folder.name):
+        raise DatasetError(
+            f"nnunet: {folder} has no name such as Dataset001_Liver, by whose three digits nnU-Net finds data sets; "
+            "rename the folder"
+        )
     cases = open_cases(folder)
     path = folder / DATASET
     if cases.layout != "nnunet":

@@ -6,6 +6,7 @@ continues there. nnU-Net finds a complete folder or none.
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import json
 import os
@@ -13,7 +14,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -191,8 +192,10 @@ def make_cases(work: Preprocessing, plans: Sequence[CasePlan], *, overwrite: boo
         InputError: a case cannot be used, or a folder is there that was made from something else.
     """
     raw, watch = work.raw, Stopwatch()
-    keys = {plan.folder: _key_of(raw, plan) for plan in plans}
-    todo = [plan for plan in plans if not _is_made(work, plan, keys[plan.folder], overwrite=overwrite)]
+    # The second network of a cascade has the cases of 3d_fullres.
+    by_folder = {plan.folder: plan for plan in reversed(plans)}
+    keys = {folder: _key_of(raw, plan) for folder, plan in by_folder.items()}
+    todo = [plan for plan in by_folder.values() if not _is_made(work, plan, keys[plan.folder], overwrite=overwrite)]
     if not todo:
         return
     unfinished = {plan.folder: _open_unfinished(work, plan.folder, keys[plan.folder]) for plan in todo}
@@ -227,7 +230,7 @@ def _size_of(raw: RawDataset, index: int, plans: Sequence[CasePlan]) -> int:
 
 def _key_of(raw: RawDataset, plan: CasePlan) -> str:
     """The same for the same files, labels and configuration."""
-    digest = hashlib.sha256(repr((plan, raw.sampled_classes())).encode())
+    digest = hashlib.sha256(repr((replace(plan, name=""), raw.sampled_classes())).encode())
     for ref in raw.refs:
         for path in ref.files:
             state = path.stat()
@@ -279,13 +282,14 @@ def _keep_key(folder: Path, name: str, key: str) -> None:
 
 
 def _copy_truth(work: Preprocessing) -> None:
-    """The labels as they are, for nnU-Net's validation; those that are as new as their originals stay."""
+    """The labels as they are, for nnU-Net's validation; those that are the same stay."""
     folder = work.folder / TRUTH
     folder.mkdir(exist_ok=True)
     for ref in work.raw.refs:
         assert ref.label is not None, "raw data sets have labels"
         target = folder / f"{ref.case_id}{work.raw.ending}"
-        if not target.is_file() or target.stat().st_mtime < ref.label.stat().st_mtime:
+        # An original that was restored is older than the copy of the one before it.
+        if not target.is_file() or not filecmp.cmp(ref.label, target):
             partial = folder / f".{target.name}.part"
             shutil.copy2(ref.label, partial)
             partial.replace(target)

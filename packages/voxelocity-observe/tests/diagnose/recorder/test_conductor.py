@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import OrderedDict, UserDict
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -207,6 +208,27 @@ def test_kept_batches_are_not_what_the_program_changes() -> None:
     shared = copy_of(batch, copies_tensors=False)
     assert shared is not batch
     assert shared["image"] is batch["image"]
+
+
+class NoCopy(UserDict[str, Any]):
+    """A batch of someone's that refuses to be copied."""
+
+    def __copy__(self) -> NoCopy:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("kind", [OrderedDict, UserDict])
+def test_what_a_loop_removes_from_a_batch_is_there_the_next_time(kind: Any) -> None:
+    batch = kind(image=torch.zeros(2), label=torch.ones(1))
+    kept = copy_of(batch)
+    for _ in range(2):
+        given = copy_of(kept, copies_tensors=False)
+        assert type(given) is kind
+        assert given.pop("label").tolist() == [1.0]
+    batch["image"] += 1
+    assert kept["image"].tolist() == [0.0, 0.0]
+    refusing = NoCopy(image=1)
+    assert copy_of(refusing) is refusing
 
 
 def test_batches_are_kept_as_far_as_there_is_room_and_given_out_in_turn() -> None:

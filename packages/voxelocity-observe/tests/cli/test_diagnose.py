@@ -249,6 +249,17 @@ def test_a_program_that_runs_to_its_own_end_has_its_own_status(voxelocity, play)
     assert voxelocity("diagnose", "--whole", "--", "python", "train.py").status == 3
 
 
+def test_a_stderr_that_cannot_be_written_costs_nothing(voxelocity, play, monkeypatch):
+    def full(text, err=False, **_):
+        assert err
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("voxelocity_observe.cli.diagnose.typer.echo", full)
+    shown = voxelocity("diagnose", "--", "python", "train.py")
+    assert (shown.status, shown.err) == (0, "")
+    assert "61 % of the training time" in shown.out
+
+
 def test_a_command_may_have_the_name_of_a_folder(voxelocity, play, tmp_path):
     (tmp_path / "python").mkdir()
     assert voxelocity("diagnose", "--", "python", "train.py").status == 0

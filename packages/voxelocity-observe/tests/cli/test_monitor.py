@@ -94,6 +94,12 @@ def test_monitors_that_begin_in_the_same_second_have_folders_of_their_own(tmp_pa
         watch._in_new_folder(prepare)
 
 
+def test_without_a_stderr_the_status_is_still_the_commands(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    command = ["sh", "-c", "exit 3"]
+    assert watch.watch(command, folder=tmp_path / "out", is_live=True, has_page=False) == 3
+
+
 def test_options_after_the_commands_name_are_the_commands(monitor):
     assert monitor("--no-page", "echo", "--live", "-o", "x", "--help").out == "--live -o x --help\n"
 

@@ -74,7 +74,9 @@ def diagnose(
 
 
 def _tell(text: str) -> None:
-    typer.echo(f"voxelocity: {printable(text)}", err=True)
+    # A log on a full disk, say, costs neither the program nor its diagnosis.
+    with contextlib.suppress(OSError):
+        typer.echo(f"voxelocity: {printable(text)}", err=True)
 
 
 def _announcement(request: DiagnoseRequest) -> str:

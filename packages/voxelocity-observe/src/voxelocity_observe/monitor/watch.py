@@ -55,7 +55,9 @@ def watch(
         ConfigError: the period is out of range.
         OutputError: the folder holds a record already, or cannot be written.
     """
-    speak = _speaker(stream or sys.stderr)
+    # A program that was started without a stderr has none.
+    stream = stream or sys.stderr
+    speak = _speaker(stream) if stream is not None else lambda text: None
 
     def prepare(place: Path) -> Monitor:
         """Reports a folder that cannot be written before the command starts."""
@@ -63,7 +65,7 @@ def watch(
         return Monitor(place, period_s, command=command, tell=speak, on_sample=on_sample).prepare()
 
     place, monitor = _in_new_folder(prepare) if folder is None else (folder, prepare(folder))
-    view = open_live_view(stream or sys.stderr, speak) if is_live else None
+    view = open_live_view(stream, speak) if is_live and stream is not None else None
 
     def tick() -> None:
         cpu_begin_s = time.thread_time()

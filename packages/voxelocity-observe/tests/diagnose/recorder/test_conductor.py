@@ -339,6 +339,14 @@ def test_of_a_file_that_holds_a_whole_data_set_a_part_is_read(tmp_path: Path, mo
     assert cold["note"] == "1 file, 4.0 MiB"
 
 
+@pytest.mark.parametrize(
+    ("loader", "why"), [(None, "the program had not made the next loader"), ([], "the next one gave no batch")]
+)
+def test_a_loader_whose_epoch_is_over_tells_why_it_was_not_timed(loader: Any, why: str) -> None:
+    entry: Any = SimpleNamespace(iterator=iter(()), loader=loader, described={}, num_ahead=0)
+    assert experiments.loader_alone(entry, 0.1)["note"] == f"the epoch ended, and {why}"
+
+
 def test_no_more_items_than_a_batch_are_kept() -> None:
     class Items:
         alive = most = 0

@@ -22,8 +22,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from shared.limits import HANGS_S
+from voxelocity_observe.diagnose.accounting import between_s
 from voxelocity_observe.diagnose.facts import Facts
-from voxelocity_observe.diagnose.recorder import experiments, recording, rounds
+from voxelocity_observe.diagnose.recorder import conductor, experiments, recording, rounds
 from voxelocity_observe.diagnose.recorder.process import Settings
 from voxelocity_observe.diagnose.recorder.rounds import Resident, StepSchedule, copy_of
 
@@ -289,6 +290,32 @@ def test_ranks_agree_on_the_step_at_which_to_end(tmp_path: Path) -> None:
     assert rounds.ahead(10.0) == 5
     (tmp_path / "agreed.json").write_text("{torn")
     assert rounds.read_announcement(str(tmp_path)) is None
+
+
+@pytest.mark.usefixtures("sleeps_cost_time")
+def test_the_leader_searches_for_the_state_outside_of_what_is_counted(
+    recorded: Recorded, learn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[int] = []
+
+    def search(torch: Any, generators: list[Any]) -> Any:
+        time.sleep(5.0)
+        searches.append(1)
+        return SimpleNamespace(num_bytes=0)
+
+    monkeypatch.setattr(conductor, "rank_and_world_size", lambda: (0, 2))
+    monkeypatch.setattr(conductor, "KeptState", search)
+    monkeypatch.setattr(rounds, "_AHEAD_S", 0.0)
+
+    def program() -> None:
+        while True:
+            time.sleep(0.1)
+            learn()
+
+    facts = recorded(program, **{**SHORT, "seconds": 1.0})
+    assert len(facts.counted) >= 10
+    assert searches == [1]
+    assert between_s(facts) < 1.0
 
 
 def test_steps_of_the_experiments_take_turns() -> None:

@@ -242,6 +242,38 @@ def test_the_status_is_the_programs_own_unless_it_was_ended_by_us(voxelocity, pl
     assert play.calls["facts"].status == status
 
 
+def test_a_program_that_runs_to_its_own_end_has_its_own_status(voxelocity, play):
+    # It went on after the last step that is watched, and failed then.
+    play.status = 3
+    play.diagnosis = with_facts(play.diagnosis, ended=Ending(reason="limit", time_s=1.0), profile=None)
+    assert voxelocity("diagnose", "--whole", "--", "python", "train.py").status == 3
+
+
+def test_a_stderr_that_cannot_be_written_costs_nothing(voxelocity, play, monkeypatch):
+    def full(text, err=False, **_):
+        assert err
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("voxelocity_observe.cli.diagnose.typer.echo", full)
+    shown = voxelocity("diagnose", "--", "python", "train.py")
+    assert (shown.status, shown.err) == (0, "")
+    assert "61 % of the training time" in shown.out
+
+
+def test_a_command_may_have_the_name_of_a_folder(voxelocity, play, tmp_path):
+    (tmp_path / "python").mkdir()
+    assert voxelocity("diagnose", "--", "python", "train.py").status == 0
+    assert play.calls["command"] == ["python", "train.py"]
+
+
+def test_diagnoses_that_begin_at_the_same_moment_share_no_folder(voxelocity, play, tmp_path, monkeypatch):
+    # As if another one made the folder just after this one has looked for it.
+    monkeypatch.setattr(Path, "exists", lambda path, **_: path.name != "diagnosis" and os.path.exists(path))
+    (tmp_path / "diagnosis" / "recording").mkdir(parents=True)
+    assert voxelocity("diagnose", "--", "python", "train.py").status == 0
+    assert [*(tmp_path / "diagnosis" / "recording").iterdir()] == []
+
+
 def test_a_program_that_starts_no_python_is_told_with_the_cure_and_leaves_nothing(voxelocity, play, tmp_path):
     play.records = False
     shown = voxelocity("diagnose", "--", "sleep", "3")
@@ -351,6 +383,15 @@ def test_the_folder_of_a_run_is_diagnosed_from_its_events(voxelocity, play, tmp_
     assert (tmp_path / "run" / "diagnosis" / "diagnosis.html").exists()
     again = voxelocity("diagnose", "run")
     assert again.out == shown.out
+
+
+def test_a_run_of_someone_else_does_not_choose_where_its_diagnosis_is_written(voxelocity, play, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.yaml").write_text("{}")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "run" / "diagnosis").symlink_to(tmp_path / "other")
+    assert_refused(voxelocity("diagnose", "run"), "run/diagnosis is a link to")
+    assert [*(tmp_path / "other").iterdir()] == []
 
 
 def test_the_folder_of_a_diagnosis_is_rendered_again_without_running_anything(voxelocity, play, tmp_path):

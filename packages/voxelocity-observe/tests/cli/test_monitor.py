@@ -12,6 +12,7 @@ from shared.refused import assert_refused
 from voxelocity_observe.core.errors import OutputError
 from voxelocity_observe.monitor import exposition, page, watch
 from voxelocity_observe.monitor.files import read_monitor
+from voxelocity_observe.monitor.monitor import Monitor
 
 
 @pytest.fixture
@@ -71,6 +72,32 @@ def test_the_command_keeps_its_output_and_its_status_and_its_record_is_made(moni
     assert made.pages[0][0].samples
     assert "voxelocity: the command ended with status 42 after" in told.err
     assert f"voxelocity: see {tmp_path / 'out' / 'monitor.html'}" in told.err.replace("\n ", " ")
+
+
+def test_monitors_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    taken = []
+
+    def prepare(place):
+        if not taken:
+            # Another one is quicker.
+            taken.append(Monitor(place).prepare())
+        return Monitor(place).prepare()
+
+    place, monitor = watch._in_new_folder(prepare)
+    assert place.name == f"{taken[0].folder.name}_2"
+    for each in (monitor, *taken):
+        each.discard()
+    assert [*tmp_path.iterdir()] == []
+    (tmp_path / "monitor").write_text("a file")
+    with pytest.raises(OutputError, match="monitor"):
+        watch._in_new_folder(prepare)
+
+
+def test_without_a_stderr_the_status_is_still_the_commands(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    command = ["sh", "-c", "exit 3"]
+    assert watch.watch(command, folder=tmp_path / "out", is_live=True, has_page=False) == 3
 
 
 def test_options_after_the_commands_name_are_the_commands(monitor):

@@ -141,6 +141,16 @@ def test_what_cannot_be_started_says_so_with_the_status_of_shells(tmp_path, make
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(("name", "cure"), [("train.py", ": python train.py"), ("run.sh", "write ./run.sh")])
+def test_a_file_of_this_folder_is_no_command_without_its_path(tmp_path, monkeypatch, name, cure):
+    monkeypatch.chdir(tmp_path)
+    _file(tmp_path / name, "echo\n", _RUN)
+    with pytest.raises(CommandError, match="not found") as caught:
+        run_command([name])
+    assert caught.value.status == 127
+    assert str(caught.value).endswith(cure)
+
+
 def test_handlers_are_as_before_afterwards():
     before = [signal.getsignal(number) for number in (*module._WAITED_OUT, *module._PASSED_ON, signal.SIGCHLD)]
     run_command(["true"])

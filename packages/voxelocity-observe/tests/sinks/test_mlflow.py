@@ -74,6 +74,14 @@ def test_the_folder_of_a_run_may_have_any_name(start, tmp_path, first_session):
     assert [path.name for path in tmp_path.iterdir()] == ["dose: 50%20 #1?"]
 
 
+def test_scores_of_more_classes_than_mlflow_takes_at_once_are_all_there(tell, stored, first_session):
+    (validation,) = [event for event in first_session if event["event"] == "validation"]
+    many = {**validation, "dice": {f"organ {number}": 0.5 for number in range(1001)}}
+    assert tell(MlflowSink(), [*first_session, many]) == []
+    _, curve = stored()
+    assert curve("validation/dice/organ 1000") == [(30, 0.5)]
+
+
 def test_an_interrupted_run_is_marked_as_stopped(tell, stored, first_session):
     tell(MlflowSink(), [*first_session, {"event": "interrupted", "time_s": 5.0, "signal": 2}])
     assert stored()[0].info.status == "KILLED"

@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -127,6 +128,17 @@ def test_a_forked_child_does_not_write_its_parents_phases(file):
         os._exit(0)
     os.waitpid(child, 0)
     assert len(lines(file)) == 1
+
+
+def test_a_span_that_ends_in_a_forked_child_waits_for_nothing(file):
+    # Another thread of the parent may have been writing.
+    with file._changing:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            file.add("cache", "", 0.0, 1.0)
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_only_a_monitor_is_notified():

@@ -85,6 +85,7 @@ def test_the_help_has_four_groups_and_three_examples(voxelocity):
     assert [line.split()[:2] for line in examples if line.strip()] == [
         ["voxelocity", name] for name in ("train", "predict", "diagnose")
     ]
+    assert examples[2].split()[2:4] == ["--", "python"], "a script alone is no command"
 
 
 @pytest.mark.parametrize("words", [(), ("cache",), *((command,) for command in COMMANDS)])

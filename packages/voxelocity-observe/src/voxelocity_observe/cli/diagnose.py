@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,9 @@ def diagnose(
 ) -> None:
     """Watch a training program, find its bottleneck, and suggest what to change. The program's files stay unchanged."""
     given = words or []
-    folder = Path(given[0]) if given and Path(given[0]).is_dir() else None
+    # A folder may have the name of a command, such as "python".
+    is_command = len(given) > 1 and shutil.which(given[0]) is not None
+    folder = Path(given[0]) if given and not is_command and Path(given[0]).is_dir() else None
     if folder is not None and len(given) > 1:
         raise InputError(
             f"diagnose: {' '.join(given[1:])!r} follows the folder {folder}; put options before it: "
@@ -71,7 +74,9 @@ def diagnose(
 
 
 def _tell(text: str) -> None:
-    typer.echo(f"voxelocity: {printable(text)}", err=True)
+    # A log on a full disk, say, costs neither the program nor its diagnosis.
+    with contextlib.suppress(OSError):
+        typer.echo(f"voxelocity: {printable(text)}", err=True)
 
 
 def _announcement(request: DiagnoseRequest) -> str:

@@ -35,7 +35,7 @@ _EXAMPLES = """\b
 Examples:
   voxelocity train Task04_Hippocampus -o run --time-budget 10m
   voxelocity predict run scans -o segmentations
-  voxelocity diagnose my_training.py
+  voxelocity diagnose -- python my_training.py
 """
 
 app = typer.Typer(

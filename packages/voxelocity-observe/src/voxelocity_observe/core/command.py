@@ -119,16 +119,19 @@ def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
 
 
 def _start_error(name: str, error: OSError) -> CommandError:
-    status, found = _NOT_EXECUTABLE, shutil.which(name) or (name if os.path.exists(name) else None)
-    if error.errno in (errno.ENOENT, errno.ENOTDIR) and found is None:
+    # Without a slash, a name is looked for on PATH alone, as in a shell.
+    status, found = _NOT_EXECUTABLE, shutil.which(name) or (name if os.sep in name and os.path.exists(name) else None)
+    if os.path.isdir(name):
+        what = "is a folder; name a program in it"
+    elif error.errno in (errno.ENOENT, errno.ENOTDIR) and found is None:
         status, what = _NOT_FOUND, "not found; give its path, or check its name and PATH"
         if name.endswith(".py"):
             what = f"not found; a Python program is watched with its interpreter before it: python {name}"
+        elif os.path.exists(name):
+            what = f"not found on PATH; for the file in this folder, write ./{name}"
     elif error.errno == errno.ENOENT:
         first_line = f"'{found}' names an interpreter in its first line that does not exist"
         what = f"cannot be started: {first_line}; correct that line"
-    elif os.path.isdir(name):
-        what = "is a folder; name a program in it"
     elif error.errno == errno.EACCES:
         what = "not executable; chmod +x it, or name its interpreter, such as 'python', before it"
     elif error.errno == errno.ENOEXEC:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from voxelocity_observe.core.credentials import without_credentials
 from voxelocity_observe.core.environment import environment
 from voxelocity_observe.core.errors import CommandError, InputError, OutputError
+from voxelocity_observe.core.links import check_links
 from voxelocity_observe.diagnose.facts import Facts, KernelGroup, ProfileFacts
 from voxelocity_observe.diagnose.facts.host import host_facts, watched_stretch_s
 from voxelocity_observe.diagnose.facts.read import read_facts
@@ -30,6 +32,7 @@ from voxelocity_observe.diagnose.watching.command import (
     watch_command,
 )
 
+_DEFAULT_FOLDER = Path("diagnosis")
 PAGE_NAME = "diagnosis.html"
 RECORDING_NAME = "recording"
 KERNELS_NAME = "kernels.json"
@@ -87,7 +90,7 @@ def diagnose_command(
     """
     command = request.command
     refuse_unwatchable(command)
-    place = _make_folder(request.out or _free_folder())
+    place = _make_folder(request.out)
     if on_start is not None:
         on_start()
     recording = place / RECORDING_NAME
@@ -111,7 +114,7 @@ def diagnose_command(
     except InputError as error:
         return DiagnosisOutcome(diagnosis=None, status=status or 2, problem=str(error), notes=notes)
     facts = _completed(facts, command=command, watched=watched, folder=place)
-    was_ended_by_us = facts.ended is not None and facts.ended.reason == "limit"
+    was_ended_by_us = facts.ended is not None and facts.ended.reason == "limit" and not request.is_whole
     diagnosis = diagnose(facts)
     files, problem = _write_outcome(diagnosis, place, groups=watched.kernel_groups)
     status = 0 if was_ended_by_us else status
@@ -138,6 +141,9 @@ def diagnose_folder(
         diagnosis = read_diagnosis(folder)
     elif facts_of_run is not None and (folder / "run.yaml").exists():
         diagnosis = diagnose(facts_of_run(folder))
+        if out is None:
+            # The run may come from someone else.
+            check_links(folder, ("diagnosis",), where="diagnose", deep=False)
         return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder / "diagnosis"))
     elif (folder / RECORDING_NAME).is_dir():
         diagnosis = diagnose(_profiled(read_facts(folder / RECORDING_NAME), folder))
@@ -249,20 +255,25 @@ def _environment(facts: Facts) -> dict[str, object]:
 
 
 def _free_folder() -> Path:
-    number, folder = 1, Path("diagnosis")
-    while folder.exists():
-        number += 1
-        folder = Path(f"diagnosis-{number}")
-    return folder
+    """A new folder, made at once: several diagnoses may begin at the same moment."""
+    folder, numbers = _DEFAULT_FOLDER, itertools.count(2)
+    while True:
+        try:
+            folder.mkdir()
+            return folder
+        except FileExistsError:
+            folder = Path(f"{_DEFAULT_FOLDER}-{next(numbers)}")
 
 
-def _make_folder(folder: Path) -> Path:
-    """The folder with a place for the recording in it.
+def _make_folder(chosen: Path | None) -> Path:
+    """The folder, a new one if none was chosen, with a place for the recording in it.
 
     Raises:
         OutputError: it has files in it, or cannot be made.
     """
+    folder = chosen or _DEFAULT_FOLDER
     try:
+        folder = chosen or _free_folder()
         if folder.exists() and any(folder.iterdir()):
             raise OutputError(f"diagnose: {folder} is not empty; remove it, or choose another folder with -o")
         (folder / RECORDING_NAME).mkdir(parents=True, exist_ok=True)

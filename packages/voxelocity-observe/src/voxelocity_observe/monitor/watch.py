@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import shutil
 import sys
 import textwrap
@@ -14,6 +15,7 @@ from typing import TextIO
 from voxelocity_observe.core.command import shell_status, watch_command
 from voxelocity_observe.core.errors import OutputError
 from voxelocity_observe.core.terminal_text import printable
+from voxelocity_observe.monitor.files import SAMPLES
 from voxelocity_observe.monitor.live import open_live_view
 from voxelocity_observe.monitor.monitor import Monitor
 from voxelocity_observe.monitor.record import MonitorRecord
@@ -53,18 +55,17 @@ def watch(
         ConfigError: the period is out of range.
         OutputError: the folder holds a record already, or cannot be written.
     """
-    speak = _speaker(stream or sys.stderr)
-    place = _new_folder(_DEFAULT_FOLDER) if folder is None else folder
-    monitor = Monitor(
-        place,
-        period_s,
-        command=command,
-        tell=speak,
-        on_sample=None if openmetrics is None else lambda sample: _write_openmetrics(sample, openmetrics, monitor),
-    )
-    # Reports a folder that cannot be written before the command starts.
-    monitor.prepare()
-    view = open_live_view(stream or sys.stderr, speak) if is_live else None
+    # A program that was started without a stderr has none.
+    stream = stream or sys.stderr
+    speak = _speaker(stream) if stream is not None else lambda text: None
+
+    def prepare(place: Path) -> Monitor:
+        """Reports a folder that cannot be written before the command starts."""
+        on_sample = None if openmetrics is None else lambda sample: _write_openmetrics(sample, openmetrics, monitor)
+        return Monitor(place, period_s, command=command, tell=speak, on_sample=on_sample).prepare()
+
+    place, monitor = _in_new_folder(prepare) if folder is None else (folder, prepare(folder))
+    view = open_live_view(stream, speak) if is_live and stream is not None else None
 
     def tick() -> None:
         cpu_begin_s = time.thread_time()
@@ -120,11 +121,18 @@ def _write_openmetrics(sample: Sample, path: Path, monitor: Monitor) -> None:
         monitor.note(f"openmetrics: {error}")
 
 
-def _new_folder(parent: Path) -> Path:
-    """A folder that does not exist yet, named by date and time."""
+def _in_new_folder(prepare: Callable[[Path], Monitor]) -> tuple[Path, Monitor]:
+    """A folder that did not exist, named by date and time, and its monitor."""
     name = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    names = [name, *(f"{name}_{number}" for number in range(2, 1000))]
-    return next(parent / name for name in names if not (parent / name).exists())
+    place, numbers = _DEFAULT_FOLDER / name, itertools.count(2)
+    while True:
+        try:
+            return place, prepare(place)
+        except OutputError:
+            # It may belong to another monitor, such as another rank's, that began in the same second.
+            if not (place / SAMPLES).exists():
+                raise
+            place = _DEFAULT_FOLDER / f"{name}_{next(numbers)}"
 
 
 def _speaker(stream: TextIO) -> Callable[[str], None]:

@@ -15,6 +15,7 @@ from voxelocity_observe.sinks.scalars import ScalarStream, Told
 
 # What the store takes at once and in one value.
 _MAX_PARAMS = 100
+_MAX_METRICS = 1000
 _MAX_VALUE_LENGTH = 500
 _NOT_IN_A_NAME = re.compile(r"[^\w\-. /:]")
 
@@ -70,7 +71,8 @@ class MlflowSink:
             return
         now_ms = int(time.time() * 1000)
         metrics = [Metric(_name(key), value, now_ms, scalars.step) for key, value in scalars.values.items()]
-        self._client.log_batch(self._id, metrics=metrics)
+        for start in range(0, len(metrics), _MAX_METRICS):
+            self._client.log_batch(self._id, metrics=metrics[start : start + _MAX_METRICS])
 
     def end(self) -> None:
         self._client.set_terminated(self._id, status=self._status)

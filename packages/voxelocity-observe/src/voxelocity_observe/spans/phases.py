@@ -93,6 +93,8 @@ class PhaseFile:
         """After 20,000 phases no more are written: no time line could show them."""
         values = {"name": name, "start_s": start_s, "seconds": seconds, "color": color}
         line = json.dumps({**values, "rank": self._rank, "pid": self._pid}, separators=(",", ":"))
+        if os.getpid() != self._pid:
+            return
         with self._changing:
             if self._is_broken or self._num_lines >= _MOST_LINES:
                 return

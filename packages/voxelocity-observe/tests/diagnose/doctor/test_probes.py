@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 from voxelocity_observe.core.environment import CHECKOUT, DISTRIBUTIONS
 from voxelocity_observe.core.memory_folders import MemoryFolder
-from voxelocity_observe.diagnose.doctor import probes
+from voxelocity_observe.diagnose.doctor import probes, torch_child
 from voxelocity_observe.diagnose.doctor.probes import (
     parse_requirements,
     probe_driver,
@@ -345,15 +345,43 @@ def test_a_fresh_process_reports_what_torch_is():
     assert seen.num_threads > 0
     assert seen.import_s > 0
     assert seen.import_cpu_s > 0
+    assert seen.gradients in ("right", "wrong")
 
 
 def test_a_torch_that_cannot_be_imported_is_reported_in_its_own_words(tmp_path):
     (tmp_path / "torch.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')")
-    import voxelocity_observe.diagnose.doctor.torch_child as child_module
-
-    run = f"runpy.run_path({child_module.__file__!r}, {{}}, '__main__')"
+    run = f"runpy.run_path({torch_child.__file__!r}, {{}}, '__main__')"
     script = f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); {run}"
     assert probe_torch(child(script)).error == "OSError: libcudart.so.12: cannot open shared object file"
+
+
+@pytest.mark.parametrize(
+    ("error", "found"), [(0.0, "right"), (1e-3, "right"), (0.5, "wrong"), (1e37, "wrong"), (float("nan"), "wrong")]
+)
+def test_gradients_in_bfloat16_are_compared_with_those_in_float32(monkeypatch, error, found):
+    backward = torch.ops.aten.convolution_backward
+
+    def erring(output, image, weight, *geometry):
+        gradients = backward(output.float(), image.float(), weight.float(), *geometry)
+        wrong_by = error * gradients[1].abs().max() if weight.dtype == torch.bfloat16 else 0.0
+        return None, (gradients[1] + wrong_by).to(weight.dtype), None
+
+    monkeypatch.setattr(torch.ops.aten, "convolution_backward", erring)
+    assert torch_child._compare_gradients() == {"gradients": found}
+
+
+def test_gradients_that_a_build_of_torch_cannot_compute_are_not_judged(monkeypatch):
+    def refusing(*_):
+        raise RuntimeError("not implemented for 'BFloat16'")
+
+    monkeypatch.setattr(torch.ops.aten, "convolution_backward", refusing)
+    assert torch_child._compare_gradients() == {}
+
+
+def test_gradients_that_end_their_process_leave_what_was_found_of_torch():
+    first = """import os; print('{"version": "2.99", "later": 1}', flush=True); """
+    seen = probe_torch(child(first + "os.kill(os.getpid(), 4)"))
+    assert (seen.version, seen.error, seen.gradients) == ("2.99", "", "ended by SIGILL")
 
 
 def test_words_that_libraries_print_before_the_answer_do_no_harm():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from packaging.requirements import Requirement
@@ -78,6 +79,7 @@ EMPTY = {"num_gpus": 0, "environ": {"CUDA_VISIBLE_DEVICES": ""}}
         ({"import_s": 42.0}, "import torch", "warning", ["takes 42 s, 1.5 s of it computing", "local disk"]),
         ({"num_threads": 64}, "threads", "warning", ["64 threads", "on 16 cores", "export OMP_NUM_THREADS=16"]),
         ({"hip": "6.4", "cuda": "", "cudnn": ""}, "GPUs", "note", ["AMD GPUs, which the doctor does not check"]),
+        ({"gradients": "wrong"}, "gradients", "note", ["is wrong on this CPU with torch 2.13.0+cu130", "float32"]),
         ({"cuda": "13.2"}, "CUDA", "note", ["built for CUDA 13.2, the driver knows up to 13.0", "newer driver"]),
     ],
 )
@@ -91,6 +93,19 @@ def test_a_fault_of_torch_is_found_with_its_remedy(faults_of_torch, changes, nam
 def test_a_build_for_cpus_is_fine_without_a_gpu_and_an_older_cuda_with_a_newer_driver(faults_of_torch):
     assert faults_of_torch(driver={"gpus": ()}, **CPU_BUILD) == []
     assert faults_of_torch(driver={"cuda": (13, 2)}, cuda="13.0") == []
+
+
+def test_wrong_gradients_are_a_warning_where_the_cpu_trains(faults_of_torch):
+    on_cpu = partial(faults_of_torch, driver={"gpus": ()}, **CPU_BUILD)
+    assert on_cpu(gradients="right") == []
+    (wrong,) = on_cpu(gradients="wrong")
+    assert (wrong.level, wrong.name, wrong.stops_training) == ("warning", "gradients", False)
+    assert "deep layers get wrong weights, or NaN" in wrong.costs
+    assert "`voxelocity train` computes such convolutions in float32" in wrong.costs
+    assert "train in float32 on this CPU" in wrong.cure
+    (ended,) = on_cpu(gradients="ended by SIGILL")
+    assert ended.found.endswith("could not be computed: the process ended by SIGILL")
+    assert "such a training ends in the same way" in ended.costs
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,21 @@ def test_what_the_recorder_could_not_do_is_told(tmp_path: Path) -> None:
     assert told == f"the recorder: torch could not be watched: KeyError: 'x' (all of it in {tmp_path / 'errors.txt'})"
 
 
+def test_further_trainings_of_a_command_are_told(tmp_path: Path) -> None:
+    for pid in (10, 11, 12):
+        write(tmp_path, f"{pid}-a", [process(pid), ("step", STEP)])
+    assert "2 more trainings: also recorded; this report is about process 10" in read_facts(tmp_path).not_measured
+
+
+def test_errors_of_the_program_are_read_without_passwords(tmp_path: Path) -> None:
+    note = "ConnectionError: no answer from https://me:hunter2@data.org/scans"
+    failed = ExperimentFacts(name="items", unit="item", seconds=(), note=f"the data set raised {note}")
+    write(tmp_path, "10-a", [process(10), ("experiment", failed), ("end", Ending(reason="error", time_s=0, note=note))])
+    facts = read_facts(tmp_path)
+    assert facts.ended.note == "ConnectionError: no answer from https://***@data.org/scans"
+    assert "hunter2" not in repr(facts)
+
+
 def test_folder_without_a_recording_is_refused_with_the_cure(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no Python program was recorded in .*: the command starts no Python, or one"):
         read_facts(tmp_path)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import OrderedDict, UserDict
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,8 +22,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from shared.limits import HANGS_S
+from voxelocity_observe.diagnose.accounting import between_s
 from voxelocity_observe.diagnose.facts import Facts
-from voxelocity_observe.diagnose.recorder import experiments, recording, rounds
+from voxelocity_observe.diagnose.recorder import conductor, experiments, recording, rounds
 from voxelocity_observe.diagnose.recorder.process import Settings
 from voxelocity_observe.diagnose.recorder.rounds import Resident, StepSchedule, copy_of
 
@@ -209,6 +211,27 @@ def test_kept_batches_are_not_what_the_program_changes() -> None:
     assert shared["image"] is batch["image"]
 
 
+class NoCopy(UserDict[str, Any]):
+    """A batch of someone's that refuses to be copied."""
+
+    def __copy__(self) -> NoCopy:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("kind", [OrderedDict, UserDict])
+def test_what_a_loop_removes_from_a_batch_is_there_the_next_time(kind: Any) -> None:
+    batch = kind(image=torch.zeros(2), label=torch.ones(1))
+    kept = copy_of(batch)
+    for _ in range(2):
+        given = copy_of(kept, copies_tensors=False)
+        assert type(given) is kind
+        assert given.pop("label").tolist() == [1.0]
+    batch["image"] += 1
+    assert kept["image"].tolist() == [0.0, 0.0]
+    refusing = NoCopy(image=1)
+    assert copy_of(refusing) is refusing
+
+
 def test_batches_are_kept_as_far_as_there_is_room_and_given_out_in_turn() -> None:
     entry: Any = SimpleNamespace(key=7)
     resident = Resident(max_bytes=20)
@@ -269,6 +292,32 @@ def test_ranks_agree_on_the_step_at_which_to_end(tmp_path: Path) -> None:
     assert rounds.read_announcement(str(tmp_path)) is None
 
 
+@pytest.mark.usefixtures("sleeps_cost_time")
+def test_the_leader_searches_for_the_state_outside_of_what_is_counted(
+    recorded: Recorded, learn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[int] = []
+
+    def search(torch: Any, generators: list[Any]) -> Any:
+        time.sleep(5.0)
+        searches.append(1)
+        return SimpleNamespace(num_bytes=0)
+
+    monkeypatch.setattr(conductor, "rank_and_world_size", lambda: (0, 2))
+    monkeypatch.setattr(conductor, "KeptState", search)
+    monkeypatch.setattr(rounds, "_AHEAD_S", 0.0)
+
+    def program() -> None:
+        while True:
+            time.sleep(0.1)
+            learn()
+
+    facts = recorded(program, **{**SHORT, "seconds": 1.0})
+    assert len(facts.counted) >= 10
+    assert searches == [1]
+    assert between_s(facts) < 1.0
+
+
 def test_steps_of_the_experiments_take_turns() -> None:
     plan = StepSchedule(40, 43, rounds=2, resident=3, refilled=1, unchanged=2)
     one_round = ["resident"] * 3 + ["refilled"] + ["unchanged"] * 2
@@ -315,6 +364,14 @@ def test_of_a_file_that_holds_a_whole_data_set_a_part_is_read(tmp_path: Path, mo
     assert cold["note"] == warm["note"] == "1 file, 8.0 MiB"
     cold, _ = experiments.storage_alone([str(tmp_path / "all.h5")], 0.0)
     assert cold["note"] == "1 file, 4.0 MiB"
+
+
+@pytest.mark.parametrize(
+    ("loader", "why"), [(None, "the program had not made the next loader"), ([], "the next one gave no batch")]
+)
+def test_a_loader_whose_epoch_is_over_tells_why_it_was_not_timed(loader: Any, why: str) -> None:
+    entry: Any = SimpleNamespace(iterator=iter(()), loader=loader, described={}, num_ahead=0)
+    assert experiments.loader_alone(entry, 0.1)["note"] == f"the epoch ended, and {why}"
 
 
 def test_no_more_items_than_a_batch_are_kept() -> None:

@@ -87,6 +87,15 @@ def test_nothing_is_counted_outside_of_what_counts_or_after_stop(files, moment, 
     assert seen(files, moment)["kinds"] == {".gz": 1}
 
 
+def test_files_are_counted_from_a_working_folder_that_was_deleted(files, moment, tmp_path, monkeypatch):
+    (tmp_path / "case.nii").write_bytes(b"x")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert Path("../case.nii").read_bytes() == b"x"
+    assert seen(files, moment)["kinds"] == {".nii": 1}
+
+
 def test_only_one_hook_is_ever_added(moment):
     for _ in range(3):
         files = Files(moment)

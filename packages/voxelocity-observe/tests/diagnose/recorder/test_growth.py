@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -82,3 +83,12 @@ def test_samples_of_long_programs_are_thinned(monkeypatch: pytest.MonkeyPatch) -
     numbers = [sample[0] for sample in writer.written("memory")[0]["samples"]]
     assert len(numbers) < 8
     assert numbers[-1] >= 80
+
+
+@pytest.mark.usefixtures("sleeps_cost_time")
+def test_what_is_looked_at_after_a_step_is_part_of_the_own_cost(
+    recorded: Recorded, net: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growth.Growth, "after_step", lambda self, num_counted, device: time.sleep(1.0))
+    facts = recorded(lambda: steps_of(net, lambda loss: None, num_steps=10))
+    assert facts.cost.seconds > len(facts.counted) - 2

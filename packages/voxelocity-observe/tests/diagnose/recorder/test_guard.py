@@ -103,6 +103,19 @@ def test_an_older_file_stays_byte_by_byte_whatever_writes_it(
     assert len(refused) == 1
 
 
+def test_files_are_guarded_from_a_working_folder_that_was_deleted(
+    guard: Guard, refused: list[str], old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (gone := old.parent / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    guard.arm()
+    with pytest.raises(Refused):
+        Path("..", old.name).write_bytes(b"new")
+    assert refused == [f"../{old.name}"]
+    assert old.read_bytes() == b"300 epochs"
+
+
 def test_a_folder_of_old_files_is_not_deleted(guard: Guard, refused: list[str], old: Path) -> None:
     folder = old.parent / "run"
     folder.mkdir()

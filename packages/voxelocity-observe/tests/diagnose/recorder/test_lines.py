@@ -125,6 +125,13 @@ def test_a_module_with_a_name_that_is_no_text_is_judged_by_its_file(tmp_path, ow
     assert names["found"] == f"{tmp_path}/odd.py:1"
 
 
+def test_code_without_a_folder_is_judged_where_the_working_folder_was_deleted(tmp_path, own_code, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert own_code.holds_file("made.py", "__main__")
+
+
 def test_the_script_is_own_from_when_it_runs_though_the_recorder_began_before(tmp_path, monkeypatch):
     script = tmp_path / "site-packages" / "train.py"
     own_code = OwnCode()

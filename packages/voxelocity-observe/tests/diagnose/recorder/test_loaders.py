@@ -7,6 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from voxelocity_observe.diagnose.facts import Facts
-from voxelocity_observe.diagnose.recorder.batches import size_of
+from voxelocity_observe.diagnose.recorder.batches import size_of, start_method
 from voxelocity_observe.diagnose.recorder.loaders import KNOWN_LOADERS
 from voxelocity_observe.diagnose.recorder.steps import current_part
 
@@ -297,6 +298,13 @@ def test_feed_of_voxelocity_is_among_the_known_loaders_and_has_its_waiting_there
         if known.module.startswith(("voxelocity.", "monai.")):
             cls = getattr(importlib.import_module(known.module), known.name)
             assert f"__{known.how}__" in vars(cls), known
+
+
+def test_how_workers_start_is_not_settled_by_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing.context._default_context, "_actual_context", None)
+    assert start_method(object()) == multiprocessing.get_all_start_methods()[0]
+    assert multiprocessing.get_start_method(allow_none=True) is None
+    assert start_method(SimpleNamespace(multiprocessing_context=multiprocessing.get_context("spawn"))) == "spawn"
 
 
 def test_size_of_a_batch_counts_tensors_and_arrays_in_any_container() -> None:

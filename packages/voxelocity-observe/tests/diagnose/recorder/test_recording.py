@@ -71,6 +71,44 @@ def test_training_behind_a_shell_script_is_recorded_with_its_spawned_worker(tmp_
     assert not (tmp_path / "recording" / "errors.txt").exists()
 
 
+def test_a_program_that_sets_its_own_python_path_for_spawned_workers_runs_as_ever(tmp_path: Path) -> None:
+    own = 'def main():\n    import os\n    os.environ["PYTHONPATH"] = "/nowhere"\n'
+    (tmp_path / "train.py").write_text(TRAINING.replace("def main():\n", own))
+    done, facts = record(tmp_path, sys.executable, str(tmp_path / "train.py"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "path: False\n", "")
+    assert len(facts.steps) == 16
+    assert facts.fetches == ()
+
+
+LATE = """
+import multiprocessing, sys
+
+def train():
+    import torch
+    net = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(8):
+        optimizer.zero_grad()
+        net(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context(sys.argv[1]).Process(target=train)
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_process_that_imports_torch_only_after_its_fork_is_recorded_to_its_end(tmp_path: Path, method: str) -> None:
+    (tmp_path / "late.py").write_text(LATE)
+    done, facts = record(tmp_path, sys.executable, str(tmp_path / "late.py"), method)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(facts.steps) == 8
+    assert facts.ended.reason == "program"
+
+
 def test_persons_own_sitecustomize_runs_and_keeps_its_name(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()

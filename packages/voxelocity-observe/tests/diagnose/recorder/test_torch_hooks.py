@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import pickle
 import threading
 import time
@@ -26,8 +27,8 @@ from voxelocity_observe.diagnose.watching.attach import record_here
 
 Recorded = Callable[..., Facts]
 OWNERS: tuple[Any, ...] = (
-    torch, torch.Tensor, torch.autograd, torch.nn.Module, torch.nn.utils, torch.nn.utils.clip_grad, gc,
-    torch.optim.Optimizer, torch.optim.SGD, torch.optim.Adam, torch.amp.GradScaler,
+    torch, torch.serialization, torch.Tensor, torch.autograd, torch.nn.Module, torch.nn.utils, torch.nn.utils.clip_grad,
+    gc, torch.optim.Optimizer, torch.optim.SGD, torch.optim.Adam, torch.amp.GradScaler,
     torch_loaders.DataLoader, torch_loaders._BaseDataLoaderIter, torch_loaders._MultiProcessingDataLoaderIter,
     torch_fetch._BaseDatasetFetcher, torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher,
 )  # fmt: skip
@@ -284,6 +285,43 @@ def test_networks_are_copied_pickled_scripted_and_traced_as_ever(tmp_path: Path,
     optimizer.step()
     copied.step()
     assert torch.equal(pickle.loads(pickle.dumps(net))(x), net(x))
+
+
+def test_functions_of_torch_can_be_sent_to_other_processes_as_ever(tmp_path: Path) -> None:
+    with record_here(tmp_path):
+        for function in (torch.save, torch.autograd.backward, torch.nn.utils.clip_grad_norm_, torch.Tensor.item):
+            assert pickle.loads(pickle.dumps(function)) == function
+
+
+class Odd(torch.optim.SGD):
+    """What libraries look for in loaders, it computes itself, and not at any time."""
+
+    @property
+    def dataset(self) -> Any:
+        raise RuntimeError("not now")
+
+
+class Listed(nn.Linear):
+    """A network with a list of parameters, which optimizers take."""
+
+    def parameters(self, recurse: bool = True) -> Any:
+        return list(super().parameters(recurse))
+
+
+def test_networks_and_optimizers_with_members_of_their_own_are_trained_as_ever(recorded: Recorded) -> None:
+    net = Listed(4, 2)
+
+    def program() -> None:
+        optimizer = Odd(net.parameters(), 0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            net(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+        assert [*inspect.signature(optimizer.step).parameters] == ["closure"], "a scaler looks at them"
+
+    facts = recorded(program)
+    assert (facts.network.name, facts.optimizer.name) == ("Listed", "Odd")
 
 
 def test_compiled_networks_have_the_same_graphs_and_no_breaks_with_hooks(tmp_path: Path, net: nn.Module) -> None:

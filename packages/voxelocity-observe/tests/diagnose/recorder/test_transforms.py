@@ -223,6 +223,18 @@ def test_torchvision_transforms_of_both_kinds_are_timed(torchvision, moment):
     assert (vars(older.Compose)["__call__"], vars(newer.Transform)["forward"]) == before
 
 
+def test_a_transform_that_is_no_plain_function_is_left_alone(torchvision, moment):
+    base = torchvision["torchvision.transforms.v2._transform"].Transform
+
+    class Own(base):
+        forward = staticmethod(lambda image: image + 1)
+
+    transforms = TransformTimer(moment)
+    transforms.start()
+    assert Own()(torch.ones(1)).tolist() == [2.0]
+    transforms.stop()
+
+
 def test_names_that_two_libraries_share_are_told_with_the_library(torchvision, transforms, moment):
     transforms.start()
     older = torchvision["torchvision.transforms.transforms"]

@@ -60,6 +60,12 @@ def test_an_experiment_that_nobody_foresaw_keeps_its_name_and_unit(example_diagn
     assert rows == [("two loaders", "2.0 s an epoch", "0.500 epoch/s", "1", "")]
 
 
+def test_a_network_alone_is_told_in_samples(example_diagnosis):
+    alone = ExperimentFacts(name="network, one sample", unit="sample", seconds=[0.5])
+    rows = tables_of(with_facts(example_diagnosis("data-bound"), experiments=[alone]))["Experiments"].rows
+    assert rows == [("The network alone, on one sample", "0.50 s a sample", "2.00 samples/s", "1", "")]
+
+
 def test_batches_are_told_by_who_made_them(example_diagnosis):
     diagnosis = example_diagnosis("data-bound")
     fetches = [

@@ -17,6 +17,15 @@ def test_float32_on_tensor_cores_saves_less_where_tf32_is_used_already(clean_gpu
     assert "scaler.scale(loss)" in found.change
 
 
+def test_bfloat16_on_a_cpu_is_proposed_with_the_test_of_its_gradients(clean, find):
+    fast = replace(clean, environment={"cpu_has_fast_bfloat16": True})
+    (found,) = find("VX303", fast)
+    assert found.change.startswith("# first: `voxelocity doctor` measures")
+    (flat,) = find("VX303", replace(fast, network=replace(clean.network, kernel_dimensions=2)))
+    assert "doctor" not in flat.change
+    assert found.change.endswith(flat.change)
+
+
 @pytest.mark.parametrize("changes", [{"autocast": "bfloat16"}, {"capability": (6, 1)}, {"device": "cpu"}])
 def test_half_precision_is_not_proposed_where_it_is_used_or_useless(clean_gpu, find, changes):
     settings = replace(clean_gpu.settings, **{"autocast": "", **changes})
@@ -52,7 +61,7 @@ def test_fast_bfloat16_of_a_cpu_is_worth_knowing_and_no_cause(clean, make, find)
     fast = replace(clean, environment={"cpu_has_fast_bfloat16": True}, experiments=experiments, stacks=lines)
     (found,) = find("VX303", fast)
     assert (found.is_cause, found.basis, found.saves_s) == (True, "measured", pytest.approx(9.55 * 0.75))
-    assert found.change.splitlines()[1:] == ["    out = net(x)", "    loss = criterion(out, y)"]
+    assert found.change.splitlines()[2:] == ["    out = net(x)", "    loss = criterion(out, y)"]
     slow = replace(experiments[1], seconds=[0.075])
     (found,) = find("VX303", replace(fast, experiments=[experiments[0], slow]))
     assert not found.is_cause, "a gain of six percent"

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +122,23 @@ def probe_torch(command: Sequence[str] = _CHILD, *, timeout_s: float = 60.0) -> 
         return Torch(error=f"`import torch` and asking for a GPU took more than {timeout_s:.0f} s")
     except OSError as error:
         return Torch(error=f"no process could be started to import it ({error.strerror})")
-    if ended.returncode < 0:
-        return Torch(error=f"the process that imports it ended by {signal_name(-ended.returncode)}")
-    try:
-        return Torch(**json.loads(ended.stdout.strip().splitlines()[-1]))
-    except (IndexError, ValueError):
+    found = _answers(ended.stdout)
+    if not ended.returncode and found:
+        return Torch(**found)
+    how = f"ended by {signal_name(-ended.returncode)}"
+    if ended.returncode >= 0:
         last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
-        return Torch(error=f"the process that imports it ended with status {ended.returncode}: {last}")
+        how = f"ended with status {ended.returncode}: {last}"
+    return Torch(**found, gradients=how) if found else Torch(error=f"the process that imports it {how}")
+
+
+def _answers(text: str) -> dict[str, Any]:
+    """Fields of `Torch`, from all lines of JSON that a child has printed; libraries print lines of their own."""
+    found: dict[str, Any] = {}
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError, TypeError):
+            found |= json.loads(line)
+    return {field.name: found[field.name] for field in fields(Torch) if field.name in found}
 
 
 def probe_processor(*, environ: Mapping[str, str] = os.environ, root: Path = _ROOT) -> Processor:

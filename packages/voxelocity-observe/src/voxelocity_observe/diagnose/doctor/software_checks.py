@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from packaging.requirements import Requirement
@@ -73,10 +74,29 @@ def check_torch(torch: Torch, driver: Driver, processor: Processor, environ: Map
             f"export OMP_NUM_THREADS={processor.num_budget}",
             when=too_many,
         )
+    if torch.gradients:
+        yield _check_gradients(torch, has_gpu=torch.num_gpus > 0)
     if torch.hip:
         yield Check("torch", "GPUs", "built for AMD GPUs, which the doctor does not check").note("")
     elif driver.gpus:
         yield from _check_access(torch, driver, environ)
+
+
+def _check_gradients(torch: Torch, *, has_gpu: bool) -> Check:
+    what = "the weight gradient of a 3-D convolution in bfloat16 over an input shorter than its kernel"
+    answers = {
+        "right": ("is right on this CPU", ""),
+        "wrong": (f"is wrong on this CPU with torch {torch.version}", "deep layers get wrong weights, or NaN"),
+    }
+    failed = f"could not be computed: the process {torch.gradients}", "such a training ends in the same way"
+    is_so, costs = answers.get(torch.gradients, failed)
+    check = Check("torch", "gradients", f"{what} {is_so}").warning(
+        f"in your own scripts, {costs}; `voxelocity train` computes such convolutions in float32",
+        "train in float32 on this CPU, or with patches so large that no input of a convolution is that short",
+        when=bool(costs),
+    )
+    # A GPU computes its own.
+    return replace(check, level="note") if costs and has_gpu else check
 
 
 def _check_access(torch: Torch, driver: Driver, environ: Mapping[str, str]) -> Iterator[Check]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from voxelocity_observe.core.credentials import hide_credentials
 from voxelocity_observe.core.plain import record_of
 from voxelocity_observe.diagnose.facts.events import RECORDS, event
 from voxelocity_observe.diagnose.facts.whole import ProcessFacts
@@ -66,6 +67,9 @@ def read_process(path: Path) -> RecordedProcess:
             # The program's shutdown is not recorded.
             process.last_s = max(process.last_s, time_s)
         if name in RECORDS:
+            if isinstance(values.get("note"), str):
+                # The text of an error of the program, such as one that names an address with its password.
+                values["note"] = hide_credentials(values["note"])
             # Another version of the recorder may have written it.
             with suppress(KeyError, ValueError, OverflowError):
                 record = record_of(RECORDS[name], {**values, "time_s": time_s})

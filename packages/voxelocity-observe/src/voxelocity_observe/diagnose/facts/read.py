@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.quantities import count_text
 from voxelocity_observe.diagnose.facts.events import KEPT
 from voxelocity_observe.diagnose.facts.process_file import RecordedProcess, read_process
 from voxelocity_observe.diagnose.facts.whole import PARTS, ExperimentFacts, Facts, Pass, RankFacts
@@ -162,11 +163,17 @@ def _not_measured(main: RecordedProcess, processes: Sequence[RecordedProcess]) -
             + ("none was requested" if ended and ended.reason == "limit" else "the program ended by itself before")
         )
     notes += _not_done(_last_of_each(main.all("experiment"), "name"))
-    others = {p.facts.rank for p in processes if p.facts.role == "main" and p.all("step")} - {main.facts.rank}
+    trainings = [process for process in processes if process.facts.role == "main" and process.all("step")]
+    others = {process.facts.rank for process in trainings} - {main.facts.rank}
     if others:
         notes.append(
             f"{'rank' if len(others) == 1 else 'ranks'} {', '.join(map(str, sorted(others)))}: also recorded; this "
             f"report is about rank {main.facts.rank}"
+        )
+    more = sum(process is not main and process.facts.rank == main.facts.rank for process in trainings)
+    if more:
+        notes.append(
+            f"{count_text(more, 'more training')}: also recorded; this report is about process {main.facts.pid}"
         )
     return notes
 

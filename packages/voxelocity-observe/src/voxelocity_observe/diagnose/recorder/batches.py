@@ -307,7 +307,7 @@ def _describe(loader: Any, sites: Sites) -> dict[str, Any]:
         fields["collate"], fields["collate_where"] = OWN_CODE.defined(collate)
     fields["num_workers"] = _num_workers(loader)
     if fields["num_workers"] > 0:
-        fields["start_method"] = _start_method(loader)
+        fields["start_method"] = start_method(loader)
     for name in ("batch_size", "prefetch_factor"):
         value = getattr(loader, name, None)
         fields[name] = value if isinstance(value, int) else None
@@ -337,12 +337,14 @@ def _is_queue(dataset: Any) -> bool:
     return any((cls.__module__, cls.__name__) == ("torchio.data.queue", "Queue") for cls in type(dataset).__mro__)
 
 
-def _start_method(loader: Any) -> str:
+def start_method(loader: Any) -> str:
+    """How its workers are started: "fork", "spawn", "forkserver"."""
     import multiprocessing
 
     context = getattr(loader, "multiprocessing_context", None) or multiprocessing
-    name = getattr(context, "_name", None)
-    return str(name or context.get_start_method())
+    # Asking for the default one would settle it, and the program could not choose another one any more.
+    name = getattr(context, "_name", None) or context.get_start_method(allow_none=True)
+    return str(name or multiprocessing.get_all_start_methods()[0])
 
 
 def tensors_in(torch: Any, value: Any, depth: int = 9) -> Iterator[Any]:

@@ -82,7 +82,7 @@ class Conductor:
         self._begin_counting = begin_counting
         self._deadline = Deadline(settings.seconds, steps.ledger.clock, lambda: has_any(torch.optim.Optimizer))
         self._kept: KeptState | None = None
-        self._why_not_kept = ""
+        self._why_not_kept: str | None = None
         self._has_begun = False
         self._plan: StepSchedule | None = None
         self._profiler: Profiler | CaptureRange | None = None
@@ -137,6 +137,11 @@ class Conductor:
         if steps.phase == "watched":
             if not self._has_begun:
                 self._has_begun = True
+                rank, world_size = rank_and_world_size()
+                if rank == 0 and world_size > 1 and not self._settings.whole:
+                    # Its plan is made while steps are counted, in which this search must not be.
+                    self._look_for_state()
+                    steps.restart()
                 self._begin_counting()
             elif self._has_seen_enough(seconds, parts):
                 self._profile(seconds, parts)
@@ -188,7 +193,7 @@ class Conductor:
         unchanged = max(_MIN_UNCHANGED_STEPS, min(num_resident, int(for_s / mean_s)) // _ROUNDS)
         rounds = min(_ROUNDS, int(_UNCHANGED_FACTOR * for_s / ((refilled + unchanged) * mean_s)))
         profiled = watched + _PROFILED_STEPS
-        self._why_not_kept = "" if self._why_not_asked() else self._look_for_state()
+        self._look_for_state()
         if self._why_not_kept:
             return StepSchedule(watched, profiled)
         if rounds == 0:
@@ -266,8 +271,12 @@ class Conductor:
             self._host.guard_files()
             self._steps.restart()
 
-    def _look_for_state(self) -> str:
-        """Why the training's state cannot be saved, and so must not be changed; "" if it can."""
+    def _look_for_state(self) -> None:
+        """Finds out, once, why the training's state cannot be saved, and so must not be changed; "" if it can."""
+        if self._why_not_kept is None:
+            self._why_not_kept = "" if self._why_not_asked() else self._search_for_state()
+
+    def _search_for_state(self) -> str:
         try:
             num_bytes = KeptState(self._torch, self._loaders.generators()).num_bytes
         except Exception as error:

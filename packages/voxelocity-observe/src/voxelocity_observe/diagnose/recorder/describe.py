@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .lines import OWN_CODE, Site, shown_file
+from .networks import first_parameter
 
 _VARIABLES = (
     "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KMP_BLOCKTIME",
@@ -152,7 +153,7 @@ def has_fast_half(torch: Any, device: Any) -> bool:
 
 def device_of(network: Any) -> Any:
     """The `torch.device` of the network's first parameter, None where it has none."""
-    parameter = next(network.parameters(), None)
+    parameter = first_parameter(network)
     return None if parameter is None else parameter.device
 
 

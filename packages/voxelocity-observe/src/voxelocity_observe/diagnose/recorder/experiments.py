@@ -99,7 +99,8 @@ def loader_alone(entry: Entry, seconds: float) -> Fields:
         _repeat(produce, seconds, repeats, calls=max(1, workers))
     except StopIteration:
         if not repeats:
-            return _fields("loader", "batch", note="the epoch ended, and the next one gave no batch")
+            why = "the program had not made the next loader" if entry.loader is None else "the next one gave no batch"
+            return _fields("loader", "batch", note=f"the epoch ended, and {why}")
     except Exception as error:
         return _fields("loader", "batch", note=f"the loader raised {type(error).__name__}: {error}")
     return _fields("loader", "batch", repeats)

@@ -16,6 +16,7 @@ from typing import Any
 
 from .hooks import forget, listen
 from .lines import is_installed, standard_folders
+from .process import absolute
 from .steps import Moment
 from .writer import Writer
 
@@ -119,7 +120,7 @@ class Files:
             self.count_opening(args[0])
 
     def _count(self, given: str) -> None:
-        path = os.path.abspath(given)
+        path = absolute(given)
         if path.endswith(_CODE) or path.startswith(self._ignored) or is_installed(path) or _COMPILED in path:
             return
         if path.startswith(_SYSTEM) and not path.startswith("/dev/shm/"):

@@ -18,7 +18,7 @@ from functools import wraps
 from typing import Any, Callable
 
 from .hooks import AttributePatches, forget, listen
-from .process import process_age_s
+from .process import absolute, process_age_s
 
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
 # Compiled code that Python, Numba, Triton and torch.compile keep; not a result of the program.
@@ -119,7 +119,7 @@ class Guard:
         """Refuses to write to the path, or to delete it, if it is protected."""
         if getattr(self._thread, "is_free", False) or not isinstance(given, (str, bytes, os.PathLike)):
             return
-        path = os.path.abspath(os.fsdecode(given))
+        path = absolute(os.fsdecode(given))
         if path.startswith((self._folder, *_SYSTEM)) or any(part in path for part in _COMPILED):
             return
         if is_opened and os.path.isdir(path):

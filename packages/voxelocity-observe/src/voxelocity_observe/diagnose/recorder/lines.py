@@ -15,6 +15,7 @@ import re
 import sys
 import sysconfig
 import weakref
+from contextlib import suppress
 from functools import lru_cache, wraps
 from itertools import islice
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
@@ -214,7 +215,11 @@ def _main_file() -> str:
 
 
 def _real(path: str) -> str:
-    return os.path.realpath(path) if path else ""
+    try:
+        return os.path.realpath(path) if path else ""
+    except OSError:
+        # The working folder was deleted.
+        return path
 
 
 # One cache for all hooks: whether a file is the user's does not depend on who asks.
@@ -317,14 +322,13 @@ class Sites:
 
     def of(self, made: Any) -> Site:
         """Where this was made; for a loader that a framework made again, where the first one over its data was made."""
-        dataset = getattr(made, "dataset", None)
         try:
             found = self._by_object.get(made, NO_SITE)
         except TypeError:
             return NO_SITE
-        if found.where or dataset is None:
-            return found
-        return known[1] if (known := self._noted(dataset)) else NO_SITE
+        dataset = None if found.where else getattr(made, "dataset", None)
+        known = None if dataset is None else self._noted(dataset)
+        return found if known is None else known[1]
 
     def _noted(self, dataset: Any) -> tuple[weakref.ref[Any], Site] | None:
         known = self._by_dataset.get(id(dataset))
@@ -336,7 +340,9 @@ class Sites:
         @wraps(original)
         def hooked_init(self_: Any, *args: Any, **kwargs: Any) -> None:
             original(self_, *args, **kwargs)
-            self._note(self_)
+            # Some objects cannot be weakly referenced, such as a list as a data set; others run any code when asked.
+            with suppress(Exception):
+                self._note(self_)
 
         self._patches.put(cls, "__init__", hooked_init)
 
@@ -348,14 +354,10 @@ class Sites:
         filename, number = own.f_code.co_filename, line_of(own)
         names = tuple(cls.__name__ for cls in type(made).__mro__)
         site = Site(f"{shown_file(filename)}:{number}", *call_at(filename, number, names))
-        try:
-            self._by_object[made] = site
-            dataset = getattr(made, "dataset", None)
-            if dataset is not None and self._noted(dataset) is None:
-                self._by_dataset[id(dataset)] = weakref.ref(dataset), site
-        except TypeError:
-            # Such as a list as a data set, which cannot be weakly referenced.
-            return
+        self._by_object[made] = site
+        dataset = getattr(made, "dataset", None)
+        if dataset is not None and self._noted(dataset) is None:
+            self._by_dataset[id(dataset)] = weakref.ref(dataset), site
 
 
 @lru_cache(maxsize=64)

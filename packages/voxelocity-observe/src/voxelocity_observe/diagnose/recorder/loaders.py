@@ -13,10 +13,10 @@ from operator import attrgetter
 from threading import get_ident
 from typing import Any, Callable, NamedTuple
 
-from .batches import BeginWorker, Entry, WorkerInit, making_for
+from .batches import BeginWorker, Entry, WorkerInit, making_for, start_method
 from .hooks import AttributePatches, WhenImported
 from .lines import OWN_CODE, Sites
-from .process import VARIABLE, Settings
+from .process import VARIABLE, Settings, absolute
 from .steps import Steps
 from .timeline import Ledger
 from .writer import Writer
@@ -248,7 +248,7 @@ class Loaders:
             before = loader.worker_init_fn
             # Workers start within; each learns which loader it works for, however it is started. One that is not forked
             # must be able to import the recorder; otherwise it is not recorded.
-            if __name__.startswith("voxelocity_observe.") or VARIABLE in os.environ:
+            if start_method(loader) == "fork" or _is_found_by_children():
                 loader.worker_init_fn = WorkerInit(self._settings, self._begin_worker, entry.key, before)
             self.is_starting_workers = True
             try:
@@ -297,6 +297,14 @@ class Loaders:
             return entry
         is_within = self._ledger.depth or get_ident() != self._ledger.thread
         return self._outer if is_within and self._outer is not None else self._entry_of(loader)
+
+
+def _is_found_by_children() -> bool:
+    """Whether a Python that is started now finds the recorder; a program may have set PYTHONPATH for its children."""
+    if __name__.startswith("voxelocity_observe."):
+        return True
+    site = os.path.join(os.path.dirname(absolute(__file__)), "site")
+    return VARIABLE in os.environ and site in map(absolute, os.environ.get("PYTHONPATH", "").split(os.pathsep))
 
 
 class _Batches:

@@ -77,10 +77,15 @@ class Networks:
         try:
             answer = self._is_network.get(module)
             if answer is None:
-                answer = self._is_network[module] = next(module.parameters(), None) is not None
+                answer = self._is_network[module] = first_parameter(module) is not None
         except TypeError:
-            answer = next(module.parameters(), None) is not None
+            answer = first_parameter(module) is not None
         return answer
+
+
+def first_parameter(module: Any) -> Any:
+    """None where it has none; a class of the user's may return its parameters as a list."""
+    return next(iter(module.parameters()), None)
 
 
 class PredictionWindows(NamedTuple):

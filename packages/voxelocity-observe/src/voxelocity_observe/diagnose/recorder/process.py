@@ -78,6 +78,14 @@ class Settings(NamedTuple):
         return cls(**{name: value for name, value in found.items() if name in cls._fields})
 
 
+def absolute(path: str) -> str:
+    """As `os.path.abspath`; the path unchanged if the working folder was deleted."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return path
+
+
 def process_age_s() -> float:
     """Seconds since this process was started, 0 if the system does not report it."""
     try:

@@ -60,6 +60,7 @@ class Recording:
         self._imports = self._new_imports()
         self._extras: Extras | None = None
         self._fetches: Fetches | None = None
+        self._at_torch: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Writes the process's event at once, and watches its training once it imports torch."""
@@ -119,7 +120,7 @@ class Recording:
         """Called in a forked child: it gets its own file, made once there is something to write.
 
         Args:
-            at_end: called when the child turns out to train, so that its end is recorded.
+            at_end: called when the child turns out to train, or imports torch, so that its end is recorded.
         """
         self._age_offset_s = process_age_s() - time.perf_counter()
         self._finishing = threading.Lock()
@@ -136,6 +137,8 @@ class Recording:
             return
         before, self.training = self.training, None
         if before is None:
+            # It has yet to import torch, if it does.
+            self._at_torch = at_end
             return
         before.unhook()
         self._imports = self._new_imports()
@@ -170,6 +173,7 @@ class Recording:
         if not is_child:
             self._writer.start()
             self._look_beside()
+            self._at_torch()
 
     def _begin(self, first_step: Callable[[], None]) -> None:
         """The program trains; by now its libraries and transforms are loaded, and its training thread is known."""

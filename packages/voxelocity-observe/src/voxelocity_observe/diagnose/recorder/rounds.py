@@ -12,6 +12,7 @@ import copy
 import json
 import os
 import time
+from collections.abc import MutableMapping
 from typing import Any, Callable, NamedTuple
 
 from .batches import Entry, size_of
@@ -146,7 +147,7 @@ class Resident:
 
 
 def copy_of(batch: Any, *, copies_tensors: bool = True, depth: int = 0) -> Any:
-    """The same batch in new containers; anything but a list, tuple, dictionary, dataclass or tensor is shared."""
+    """The same batch in new containers; anything but a list, tuple, mapping, dataclass or tensor is shared."""
     if depth > 8:
         return batch
 
@@ -161,6 +162,8 @@ def copy_of(batch: Any, *, copies_tensors: bool = True, depth: int = 0) -> Any:
     if isinstance(batch, tuple):
         values = [inner(value) for value in batch]
         return kind(*values) if hasattr(batch, "_fields") else tuple(values)
+    if isinstance(batch, MutableMapping):
+        return _copy_of_mapping(batch, inner)
     if _is_record(batch):
         copied = copy.copy(batch)
         for name in kind.__dataclass_fields__:
@@ -173,6 +176,17 @@ def copy_of(batch: Any, *, copies_tensors: bool = True, depth: int = 0) -> Any:
         clone = batch.clone()
         return clone.pin_memory() if is_pinned is not None and is_pinned() else clone
     return batch
+
+
+def _copy_of_mapping(batch: Any, inner: Callable[[Any], Any]) -> Any:
+    """A mapping of another class, such as OrderedDict or a tokenizer's, whose entries a loop may remove; shared if it
+    cannot be copied."""
+    try:
+        copied = copy.copy(batch)
+        copied.update({name: inner(value) for name, value in batch.items()})
+    except Exception:
+        return batch
+    return copied
 
 
 def _is_record(batch: Any) -> bool:

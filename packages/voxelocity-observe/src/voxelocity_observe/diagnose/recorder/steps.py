@@ -141,7 +141,7 @@ class Steps:
         """
         if may_end and self._put_off is not None:
             put_off, self._put_off = self._put_off, None
-            self._after_step(*put_off)
+            self._end_step(*put_off)
         if not self._num_ended:
             return
         started_s = self.ledger.clock()
@@ -152,9 +152,16 @@ class Steps:
         elif self.phase == "warm-up":
             self._warm_up(seconds)
         if may_end:
-            self._after_step(seconds, parts)
+            self._end_step(seconds, parts)
         else:
             self._put_off = seconds, parts
+
+    def _end_step(self, seconds: float, parts: dict[str, float]) -> None:
+        num_counted, started_s = self.num_counted, self.ledger.clock()
+        self._after_step(seconds, parts)
+        if num_counted and self.phase == "watched":
+            # What is looked at after a step takes time of the next one.
+            self.own_s += self.ledger.clock() - started_s
 
     def _close(self) -> tuple[float, dict[str, float]]:
         """Divides what led to the end of the step. Returns the step's seconds and parts on the host."""

@@ -7,8 +7,10 @@ torch.compile traces. A hooked call within a part costs about 0.1 microseconds.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
+from contextlib import suppress
 from functools import partial, wraps
 from threading import get_ident
 from typing import Any, Callable
@@ -118,10 +120,14 @@ class TorchHooks:
         for name in ("backward", "grad"):
             hooked = self._as_part(getattr(torch.autograd, name), "backward", begins=self._backward_begins)
             put(torch.autograd, name, hooked)
-        put(torch, "save", self._hooked_save(torch.save))
         self._hook_optimizers(torch.optim.Optimizer)
+        clip = self._as_part(torch.nn.utils.clip_grad_norm_, "optimizer", begins=_always)
+        saving = self._hooked_save(torch.save)
+        # Also where they are defined, or they could not be pickled, as for a process that writes checkpoints.
         for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
-            put(owner, "clip_grad_norm_", self._as_part(owner.clip_grad_norm_, "optimizer", begins=_always))
+            put(owner, "clip_grad_norm_", clip)
+        for owner in (torch, torch.serialization):
+            put(owner, "save", saving)
         if with_copies:
             put(torch.Tensor, "to", self._as_part(torch.Tensor.to, "copy", begins=self._copy_begins))
             put(torch.Tensor, "cuda", self._as_part(torch.Tensor.cuda, "copy", begins=_is_in_host_memory))
@@ -273,6 +279,9 @@ class TorchHooks:
             return self._step(self_, original, (self_, *args), kwargs)
 
         step.__doc__ = original.__doc__
+        with suppress(TypeError, ValueError):
+            # A scaler looks there for what the optimizer takes.
+            step.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
         return step
 
     def _hooked_scaler_step(self, original: _Function) -> _Function:

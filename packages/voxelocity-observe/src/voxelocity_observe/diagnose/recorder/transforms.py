@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 from .batches import loader_of_item
@@ -153,10 +153,14 @@ class TransformTimer:
             )
 
     def _replace(self, owner: Any, names: tuple[str, ...], library: str) -> None:
-        """Times these functions of a class or module, if it has them itself and they are not timed yet."""
+        """Times these functions of a class or module, if it has them itself and they are not timed yet.
+
+        Other kinds, such as a static method, would get another first argument.
+        """
         for name in names:
-            if name in vars(owner) and not self._patches.has(owner, name):
-                self._patches.put(owner, name, self._timed_function(vars(owner)[name], library))
+            function = vars(owner).get(name)
+            if isinstance(function, FunctionType) and not self._patches.has(owner, name):
+                self._patches.put(owner, name, self._timed_function(function, library))
 
     def _timed_function(self, original: Callable[..., Any], library: str) -> Callable[..., Any]:
         """`original`, whose first argument is the transform."""

@@ -29,7 +29,7 @@ PHASES = {
     "unchanged": "unchanged, between these",
     "refilled": "not counted: on batches made ahead",
 }
-UNITS = {"step": "steps", "batch": "batches", "item": "items"}
+UNITS = {"step": "steps", "batch": "batches", "item": "items", "sample": "samples"}
 EXPERIMENTS = {
     "resident batch": "The step, on batches in memory",
     "loader": "The loader, without the step",
@@ -37,6 +37,8 @@ EXPERIMENTS = {
     "collate": "Putting a batch together",
     "item, first use": "An item, made for the first time",
     "item, used again": "The same item, made again",
+    "network, one sample": "The network alone, on one sample",
+    "network, a batch": "The network alone, on a batch",
     "network, float32": "The network alone, in float32",
     "network, 16 bits": "The network alone, in 16 bits",
     "storage": "Reading the files from storage",

@@ -142,6 +142,8 @@ def bfloat16_on_cpu(facts: Facts) -> Found | None:
     measured = _half_saved(facts)
     saved = _CPU_HALF_SAVED if measured is None else measured
     saves_s = _learning_s(facts) * saved
+    is_in_doubt = facts.network is not None and facts.network.kernel_dimensions == 3
+    first = "# first: `voxelocity doctor` measures whether 3-D convolutions have right gradients in bfloat16 here\n"
     return Found(
         cause="This CPU is faster in bfloat16: the forward and backward passes take "
         f"{of_steps(facts, _learning_s(facts))} now, and would take about "
@@ -153,7 +155,7 @@ def bfloat16_on_cpu(facts: Facts) -> Found | None:
         saves_s=saves_s,
         basis="estimated" if measured is None else "measured",
         risk="changes results",
-        change=_autocast(facts, "cpu", "bfloat16"),
+        change=f"{first if is_in_doubt else ''}{_autocast(facts, 'cpu', 'bfloat16')}",
         where=network_line(facts),
         # As bfloat16 changes the computation, only a gain that was measured on this network is worth it.
         is_cause=measured is not None and saves_s >= _HALF_WORTH * watched_s(facts),

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 from monai.apps.auto3dseg import DataAnalyzer
 
-from voxelocity.monai.auto3dseg import BundleGen, customize, undo
+from voxelocity.monai.auto3dseg import BundleGen, customize
 from voxelocity_observe.core.errors import VoxelocityError
 
 
@@ -42,10 +42,7 @@ def main(work: Path) -> None:
     generator.generate(str(work / "folds"), num_fold=2, gpu_customization=True, gpu_customization_specs=specs)
     made = sorted(path.name for path in (work / "folds").glob("dints_*"))
     assert made == ["dints_0", "dints_1"], made
-    undo(work / "folds")
-    print("undone", flush=True)
-
-    for algos in ("segresnet", ["segresnet", "segresnet2d"]):
+    for algos in ("segresnet", ["dints", "segresnet"]):
         folder = work / f"forms_{type(algos).__name__}"
         BundleGen(str(folder), algos, templates, stats, str(config)).generate(str(folder), num_fold=1)
         names = [algos] if isinstance(algos, str) else algos

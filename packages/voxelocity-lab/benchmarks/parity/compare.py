@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from voxelocity.monai.difference import Difference, differences_of
+from voxelocity.monai.items.kept import deep_copy
 from voxelocity.monai.lower import Lowering
 from voxelocity.monai.lower.pending import finish
 
@@ -20,8 +21,9 @@ def compare(transform: Any, lowering: Lowering, data: Any) -> tuple[Any, Any, li
     afterwards, that is a difference of the key "R".
     """
     theirs_by, ours_by = copy.deepcopy(transform), copy.deepcopy(transform)
-    theirs = theirs_by(copy.deepcopy(data))
-    ours = finish(lowering.apply(ours_by, copy.deepcopy(data)))
+    given, kept = deep_copy(data), deep_copy(data)
+    theirs = theirs_by(given)
+    ours = finish(lowering.apply(ours_by, kept))
     differences = list(differences_of(theirs, ours))
     if not _same_state(theirs_by, ours_by):
         words = "drawn from differently"

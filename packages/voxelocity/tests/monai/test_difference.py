@@ -19,6 +19,14 @@ def _words(theirs: Any, ours: Any) -> list[tuple[str, str]]:
     return [(difference.key, difference.words) for difference in differences_of(theirs, ours) if difference.words]
 
 
+def test_bfloat16_which_numpy_lacks_is_compared() -> None:
+    half = torch.tensor([1.0, 2.0], dtype=torch.bfloat16)
+    assert _words(half, half) == []
+    assert _words(half, half.float()) == [("", "bfloat16 and float32")]
+    (found,) = differences_of(half, half + 1)
+    assert found.largest == 1.0
+
+
 def _image(**meta: Any) -> MetaTensor:
     return MetaTensor(torch.ones(1, 2, 2), affine=torch.eye(4), meta=meta)
 

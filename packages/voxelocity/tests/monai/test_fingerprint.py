@@ -158,6 +158,33 @@ def test_a_module_of_ones_own_counts_with_the_modules_it_uses(tmp_path, monkeypa
     assert "the module has no source file" in fingerprint(Own(types.ModuleType("vx_nowhere"))).doubts[0]
 
 
+def test_a_module_that_is_imported_within_a_function_counts(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = tmp_path / "vx_late"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "part.py").write_text("OFFSET = 1\n")
+    (folder / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "vx_user.py").write_text(
+        "def whole(x):\n    import vx_late.part\n    return x + vx_late.part.OFFSET\n"
+        "def name(x):\n    def inner():\n        from vx_late import part\n        return part.OFFSET\n"
+        "    return x + inner()\n"
+        "def missing(x):\n    try:\n        from vx_absent import part\n    except ImportError:\n        return x\n"
+        "def installed(x):\n    from scipy import ndimage\n    return ndimage.zoom(x, 2)\n"
+        "def broken(x):\n    import vx_late.broken\n    return x\n"
+    )
+    import vx_user
+
+    functions = (vx_user.whole, vx_user.name, vx_user.missing, vx_user.installed)
+    before = [fingerprint(Lambda(function)) for function in functions]
+    assert before == [fingerprint(Lambda(function)) for function in functions]
+    assert not any(found.doubts for found in before)
+    (folder / "part.py").write_text("OFFSET = 2\n")
+    after = [fingerprint(Lambda(function)) for function in functions]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [False, False, True, True]
+    assert "it imports vx_late.broken, which fails: division by zero" in fingerprint(Lambda(vx_user.broken)).doubts[0]
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "transform",

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from voxelocity.core.batch import Batch
+from voxelocity.parallel import ALONE, Sharding
 from voxelocity.step import (
     LossConfig,
     NetworkConfig,
@@ -103,3 +104,13 @@ def test_a_network_whose_way_down_is_not_known_is_refused():
     assert not step.frozen.turn(False)
     with pytest.raises(ConfigError, match=r"schedule.frozen_share freezes the encoder, .* set it to 0"):
         step.frozen.turn(True)
+
+
+def test_what_a_network_never_trains_stays_so():
+    network = torch.nn.Sequential()
+    network.add_module("encoder", torch.nn.Sequential(torch.nn.Conv3d(1, 2, 1), torch.nn.Conv3d(2, 2, 1)))
+    network.encoder[0].requires_grad_(False)
+    frozen = Frozen(Sharding(network, ALONE), skips_gradients=True)
+    for is_on in (True, False):
+        frozen.turn(is_on)
+        assert [weight.requires_grad for weight in network.parameters()] == [False, False, not is_on, not is_on]

@@ -14,6 +14,7 @@ from voxelocity.step import (
     check_compiler,
     guard_gradients,
     image_format,
+    keep_float32,
     set_backend,
 )
 from voxelocity.step.fused import is_fused
@@ -224,6 +225,20 @@ def test_images_in_the_networks_format_train_the_same_weights_bit_for_bit(kind, 
         logits.float().square().mean().backward()
         results.append([logits, *(weight.grad for weight in network.parameters())])
     assert all(torch.equal(first, second) for first, second in zip(*results, strict=True))
+
+
+def test_images_are_not_rounded_for_a_first_layer_that_stays_in_float32():
+    config = NetworkConfig.parse({"name": "dynunet", "widths": [4, 8, 16], "strides": [[2, 2, 2]] * 2})
+    network = build_network(config, num_channels=1, num_classes=2, seed=0)
+    keep_float32(network, ["input_block.conv1"])
+    precision = PrecisionConfig(compute="bfloat16", float32_layers=("input_block.conv1",))
+    assert image_format(config, precision, num_channels=1).dtype == "float32"
+    seen = []
+    network.input_block.conv1.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    image = torch.rand(1, 1, 8, 8, 8)
+    with autocast(precision, CPU):
+        network(image_format(config, precision, num_channels=1).empty(tuple(image.shape), CPU).copy_(image))
+    assert torch.equal(seen[0], image)
 
 
 @pytest.mark.parametrize("name", ["swinunetr", "dints", "custom"])

@@ -15,6 +15,7 @@ from monai.transforms.transform import apply_transform
 from voxelocity.monai.chain import CompiledChain, as_compose, split
 from voxelocity.monai.chain.chain import FixedPart, text_table
 from voxelocity.monai.difference import Difference, differences_of
+from voxelocity.monai.items.kept import deep_copy
 from voxelocity.monai.lower import lowerings
 from voxelocity.monai.lower.pending import finish
 from voxelocity.monai.lower.walk import Walker
@@ -111,16 +112,16 @@ def check(
     rows = [_Row(transform) for transform in (*parts.fixed, *parts.random)]
     whole = _Row(None)
     ours = [copy.deepcopy(transform) for transform in parts.random]
-    prepared = copy.deepcopy(item)
+    prepared = deep_copy(item)
     for row in rows[: len(parts.fixed)]:
         prepared = row.compare_fixed(prepared, parts.map_items)
     begin = _now_s()
-    prepared_ours = FixedPart(parts.fixed, map_items=parts.map_items)(copy.deepcopy(item))
+    prepared_ours = FixedPart(parts.fixed, map_items=parts.map_items)(deep_copy(item))
     seconds_fixed = _now_s() - begin
     seconds_drawn = 0.0
     walker = Walker(ours, lowerings=lowerings(exact_noise=True), map_items=parts.map_items)
     for _ in range(num_draws):
-        data = copy.deepcopy(prepared)
+        data = deep_copy(prepared)
         for row in rows[len(parts.fixed) :]:
             data = row.random(data, parts.map_items)
         begin = _now_s()
@@ -166,7 +167,8 @@ class _Row:
         return made
 
     def _both(self, theirs_by: Callable[[Any], Any], ours_by: Callable[[Any], Any], data: Any) -> Any:
-        given, kept = copy.deepcopy(data), copy.deepcopy(data)
+        # MONAI's copies, and so the samples of one crop, share the arrays in their metadata.
+        given, kept = copy.deepcopy(data), deep_copy(data)
         begin = _now_s()
         theirs = theirs_by(given)
         middle = _now_s()

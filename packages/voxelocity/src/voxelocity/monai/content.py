@@ -1,7 +1,7 @@
 """What a Python object is made of, as a digest that two processes agree on. Knows no transforms and no data sets.
 
 Code from installed packages counts by name and version; any other function or class by what it does: its byte code, its
-constants, its defaults, what it closes over and the globals that it names, recursively.
+constants, its defaults, what it closes over, and the globals and modules that it names, recursively.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dis
 import enum
 import functools
 import hashlib
+import importlib
 import logging
 import os
 import random
@@ -196,7 +197,23 @@ class ObjectDigests:
         code = function.__code__
         named = sorted(set(_global_names(code)))
         globals_ = [digest(name, self._global(function, name, where)) for name in named]
-        return digest("own function", self.of(code, where), *cells, *state, *globals_)
+        imports = [self._imported(function, *found, where) for found in dict.fromkeys(_imports(code))]
+        return digest("own function", self.of(code, where), *cells, *state, *globals_, *imports)
+
+    def _imported(
+        self, function: types.FunctionType, name: str, names: tuple[str, ...], level: int, where: str
+    ) -> bytes:
+        """What an import within a function gives it. A module of the user's own is imported, as the function would."""
+        version = None if level else version_of(name)
+        if version is not None:
+            return digest("import", name, version)
+        try:
+            module = importlib.__import__(name, function.__globals__, None, names, level)
+        except ImportError:
+            return digest("import", name, "missing")
+        except Exception as error:  # whatever the module raises
+            return self._doubt(function, where, f"it imports {name}, which fails: {error}")
+        return digest("import", name, self.of(module, f"{where} (import {name})"))
 
     def _cell(self, cell: types.CellType, where: str) -> bytes:
         try:
@@ -302,6 +319,20 @@ def _drawn_names(cls: type) -> frozenset[str]:
             if isinstance(method, types.FunctionType) and name != "__init__" and not is_setter:
                 names.update(i.argval for i in dis.get_instructions(method) if i.opname == "STORE_ATTR")
     return frozenset(names)
+
+
+def _imports(code: types.CodeType) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """Of each import within the code: the module, the names taken from it, and the dots before it."""
+    before: collections.deque[dis.Instruction] = collections.deque(maxlen=2)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME":
+            level, names = (constant.argval for constant in before)
+            yield str(instruction.argval), tuple(names or ()), int(level)
+        if instruction.opname != "EXTENDED_ARG":
+            before.append(instruction)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _imports(constant)
 
 
 def _global_names(code: types.CodeType) -> Iterable[str]:

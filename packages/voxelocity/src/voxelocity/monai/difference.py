@@ -75,8 +75,12 @@ def _of_arrays(theirs: Any, ours: Any, key: str) -> Difference:
     if type(theirs) is not type(ours):
         words.append(f"{type(theirs).__name__} and {type(ours).__name__}")
     one, other = _plain(theirs), _plain(ours)
-    if one.dtype != other.dtype:
-        words.append(f"{one.dtype} and {other.dtype}")
+    kinds = [
+        str(getattr(value, "dtype", array.dtype)).removeprefix("torch.")
+        for value, array in ((theirs, one), (ours, other))
+    ]
+    if kinds[0] != kinds[1]:
+        words.append(f"{kinds[0]} and {kinds[1]}")
     if one.shape != other.shape:
         words.append(f"shapes {one.shape} and {other.shape}")
         return replace(_in_words(key, "; ".join(words)), largest=float("inf"), share=1.0)
@@ -135,7 +139,10 @@ def _has_own_spacing(image: MetaTensor) -> bool:
 def _plain(value: Any) -> Any:
     if isinstance(value, MetaTensor):
         value = value.as_tensor()
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    if isinstance(value, torch.Tensor):
+        # NumPy lacks bfloat16.
+        value = (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
+    return np.asarray(value)
 
 
 def _is_same(one: Any, other: Any, *, rtol: float = 0.0) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import re
 import sys
@@ -27,15 +28,20 @@ def version_of(module_name: str) -> str | None:
     top = module_name.partition(".")[0]
     if top in sys.stdlib_module_names and top != "__main__":
         return f"python {sys.version_info.major}.{sys.version_info.minor}"
-    module = sys.modules.get(top)
-    if module is None or not _is_installed(module):
+    if not _is_installed(top):
         return None
     try:
         version: str | None = importlib.metadata.version(top)
     except importlib.metadata.PackageNotFoundError:
         # The package and its module have different names, as with SimpleITK or PIL.
-        version = getattr(module, "__version__", None)
+        version = getattr(sys.modules.get(top), "__version__", None) or _version_by_files(top)
     return None if version is None else f"{top} {version}"
+
+
+def _version_by_files(top: str) -> str | None:
+    """The version of the package that installed a module."""
+    packages = importlib.metadata.packages_distributions().get(top, ())
+    return importlib.metadata.version(packages[0]) if packages else None
 
 
 def versions_below_all() -> dict[str, str]:
@@ -44,9 +50,14 @@ def versions_below_all() -> dict[str, str]:
     return {"python": f"{sys.implementation.cache_tag}", **found}
 
 
-def _is_installed(module: ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
-    places = [file] if file else list(getattr(module, "__path__", []))
+def _is_installed(top: str) -> bool:
+    module = sys.modules.get(top)
+    if module is not None:
+        file, folders = getattr(module, "__file__", None), getattr(module, "__path__", [])
+    else:
+        spec = importlib.util.find_spec(top) if top else None
+        file, folders = (None, []) if spec is None else (spec.origin, spec.submodule_search_locations or [])
+    places = [file] if file else list(folders)
     return bool(places) and all(any(f"/{folder}/" in str(place) for folder in _PACKAGE_FOLDERS) for place in places)
 
 

@@ -28,7 +28,9 @@ class Frozen:
     def __init__(self, sharding: Sharding, *, skips_gradients: bool) -> None:
         whole = sharding.own if sharding.blank is None else sharding.blank
         named = zip(whole.named_parameters(), sharding.trained(), strict=True)
-        self._weights = [part for (name, _), part in named if part is not None and _WAY_DOWN.match(name)]
+        # What a network of the user's own never trains is left to it.
+        trained = [(name, part) for (name, _), part in named if part is not None and part.requires_grad]
+        self._weights = [part for name, part in trained if _WAY_DOWN.match(name)]
         self._is_known = any(_WAY_DOWN.match(name) for name, _ in whole.named_parameters())
         self._skips_gradients = skips_gradients
         self.is_on = False

@@ -86,8 +86,9 @@ def image_format(network: NetworkConfig, precision: PrecisionConfig, *, num_chan
 
     Half precision only where images enter nothing but convolutions, which autocast gives them in that format anyway:
     our own networks, except where the first level has as many features as the image has channels, as a residual unit
-    may then add the image itself, in float32. Neither other networks' first operations are known, nor those of a
-    user's own; these get float32. The loss never sees the image.
+    may then add the image itself, in float32, and where layers stay in float32, of which the first may be one. Neither
+    other networks' first operations are known, nor those of a user's own; these get float32. The loss never sees the
+    image.
 
     Args:
         network: that is trained.
@@ -96,7 +97,7 @@ def image_format(network: NetworkConfig, precision: PrecisionConfig, *, num_chan
     """
     is_known = NETWORKS[network.name].takes_half and network.widths[0] != num_channels
     return ImageFormat(
-        dtype=precision.compute if is_known else "float32",
+        dtype=precision.compute if is_known and not precision.float32_layers else "float32",
         channels_last=precision.channels_last,
     )
 

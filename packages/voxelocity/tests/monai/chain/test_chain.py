@@ -43,8 +43,9 @@ def test_nested_chains_are_taken_apart_and_keep_their_random_states() -> None:
     assert np.array_equal(flip.R.get_state()[1], state)
 
 
-def test_a_nested_chain_that_walks_lists_otherwise_stays_whole() -> None:
-    parts = split(Compose([EnsureTyped("a"), Compose([ScaleIntensityd("a")], map_items=False)]))
+@pytest.mark.parametrize("options", [{"map_items": False}, {"log_stats": "a logger"}])
+def test_a_nested_chain_that_walks_lists_otherwise_or_logs_stays_whole(options: dict[str, Any]) -> None:
+    parts = split(Compose([EnsureTyped("a"), Compose([ScaleIntensityd("a")], **options)]))
     assert _names(parts.random) == ["Compose"]
 
 

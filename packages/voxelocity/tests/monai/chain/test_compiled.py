@@ -26,7 +26,9 @@ from monai.transforms import (
     RandFlipd,
     RandGaussianNoised,
     RandScaleIntensityd,
+    RandZoomd,
     ScaleIntensityd,
+    Spacingd,
 )
 
 from shared.lowered import metadata_tracked
@@ -144,6 +146,18 @@ def test_items_without_metadata_are_kept_apart(tmp_path: Path) -> None:
     assert type(chain(item)["a"]) is MetaTensor
     with metadata_tracked(False):
         assert type(chain(item)["a"]) is torch.Tensor
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_no_metadata_of_the_item_or_of_what_is_kept_are_changed(lower: bool) -> None:
+    image = MetaTensor(torch.rand(1, 8, 8, 8), affine=torch.eye(4), meta={"pixdim": np.ones(8)})
+    # MONAI writes the spacing into the metadata that it is given.
+    fixed, drawn = Spacingd("image", (2.0, 2.0, 2.0)), RandZoomd("image", prob=1.0, min_zoom=2.0, max_zoom=2.0)
+    compiled = compile(Compose([fixed, drawn]), lower=lower)
+    for _ in range(2):
+        assert compiled({"image": image})["image"].meta["pixdim"][1] == 1.0
+        assert compiled.prepare({"image": image})["image"].meta["pixdim"][1] == 2.0
+        assert image.meta["pixdim"][1] == 1.0
 
 
 def test_neither_the_item_nor_what_is_kept_is_changed() -> None:

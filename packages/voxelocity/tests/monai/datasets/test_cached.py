@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 import torch
 from monai.data import MetaTensor
-from monai.transforms import Compose, Flip, Lambda, RandLambda, RandSpatialCrop, ToTensor, Transform
+from monai.transforms import (
+    Compose,
+    Flip,
+    Lambda,
+    RandLambda,
+    RandScaleIntensity,
+    RandSpatialCrop,
+    RandZoom,
+    ToTensor,
+    Transform,
+)
 
 from shared.raising import raising
 from voxelocity_observe.core.errors import VoxelocityError
@@ -57,6 +67,20 @@ def test_items_come_back_with_affine_metadata_and_history(sets):
     assert [step["class"] for step in whole.applied_operations] == ["Flip", "RandSpatialCrop"]
     item.meta["name"] = "other"
     assert sets.CacheDataset([image], chain, progress=False)[0].meta["name"] == "case"
+
+
+@pytest.mark.parametrize("side", [4, SIDE])
+@pytest.mark.parametrize("is_lowered_first", [True, False])
+def test_a_transform_that_writes_into_the_metadata_cannot_change_what_is_kept(sets, side, is_lowered_first):
+    image = MetaTensor(torch.rand(1, side, side, side), meta={"pixdim": np.ones(8)})
+    # MONAI runs the zoom, as it computes in float64, and writes the spacing in place.
+    zoom = RandZoom(prob=0.5, min_zoom=2.0, max_zoom=2.0, dtype=float)
+    chain = Compose([RandScaleIntensity(0.1, prob=1.0), zoom] if is_lowered_first else [zoom])
+    chain.set_random_state(0)
+    dataset = sets.CacheDataset([image], chain, progress=False)
+    found = [dataset[0] for _ in range(8)]
+    spacings = {(float(item.meta["pixdim"][1]), float(item.affine[0, 0])) for item in found}
+    assert spacings == {(1.0, 1.0), (0.5, 0.5)}
 
 
 def test_nested_items_of_arrays_and_other_values_come_back_as_they_were(sets):

@@ -84,6 +84,11 @@ def test_other_transforms_in_the_same_chain_are_noticed():
     compose.transforms[0] = TIMES
     assert not chain.is_of(compose)
     assert not chain.is_of(Compose([PLUS]))
+    nested = OneOf([PLUS])
+    compose = Compose([nested])
+    chain = DataChain(compose)
+    nested.transforms = (TIMES,)
+    assert not chain.is_of(compose)
 
 
 def test_a_chain_travels_to_other_processes():

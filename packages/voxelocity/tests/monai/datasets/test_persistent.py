@@ -234,8 +234,18 @@ def test_what_a_writer_that_died_left_is_removed_after_a_day(sets, filled, tmp_p
     assert list(tmp_path.iterdir()) == [new]
 
 
+def test_another_version_makes_items_again(sets, filled, tmp_path, monkeypatch):
+    for version in ("1", "2", "2"):
+        monkeypatch.setattr("voxelocity.monai.datasets.persistent.__version__", version)
+        assert first_values(sets.PersistentDataset([1], Compose([filled()]), tmp_path)) == [1]
+    assert len(entries(tmp_path)) == 2
+
+
 def test_without_a_folder_nothing_is_kept(sets, filled):
     dataset = sets.PersistentDataset([1], Compose([filled()]), None)
+    # What cannot be fingerprinted does not matter then, and there is no warning.
+    state = np.random.RandomState(0)
+    sets.PersistentDataset([1], Compose([Lambda(lambda x: x + state.rand())]), None)
     assert first_values(dataset) == [1]
     dataset.set_data([2])
     assert first_values(dataset) == [2]

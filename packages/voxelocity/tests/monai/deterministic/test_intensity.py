@@ -35,6 +35,13 @@ def test_scaled_ranges_are_those_of_monai_to_the_last_bit(
     assert_same(image, kept)
 
 
+def test_clipping_without_bounds_is_left_to_monai_which_refuses_it(make_image):
+    transform = ScaleIntensityRange(0, 1, None, None, clip=True)
+    assert faster(transform) is None
+    with pytest.raises((RuntimeError, ValueError)):
+        transform(make_image((1, 4, 5, 6)))
+
+
 @settings(max_examples=examples(200))
 @given(
     nonzero=st.booleans(),

@@ -9,15 +9,24 @@ from monai.transforms import (
     Compose,
     EnsureTyped,
     Lambdad,
+    NormalizeIntensityd,
     OneOf,
+    Rand2DElasticd,
+    Rand3DElasticd,
+    RandAffined,
+    RandAxisFlipd,
     RandFlipd,
     RandomOrder,
     RandRotate90d,
     RandShiftIntensityd,
+    RandSimulateLowResolutiond,
     RandSpatialCropSamplesd,
+    RandZoomd,
     SomeOf,
+    StdShiftIntensityd,
 )
 
+from shared.lowered import check_lowered_alike
 from shared.small_lowerings import SMALL
 from voxelocity.monai.lower import PendingTensor, lowerings
 from voxelocity.monai.lower.walk import Walker
@@ -79,6 +88,47 @@ def test_nothing_of_the_result_is_the_items_own(transforms: list[Any]) -> None:
     assert "new" not in item
 
 
+def test_metadata_of_the_result_are_its_own() -> None:
+    item = _item()
+    item["image"].meta |= {"pixdim": np.ones(8), "tags": {"a": [1]}}
+    item["image"].applied_operations = [{"class": "Flip", "extra_info": {"axes": [0]}}]
+    kept = copy.deepcopy(item["image"])
+    # The first leaves the image where it is, so its metadata are not computed again; MONAI runs the last.
+    intensity, unchanged = RandShiftIntensityd("image", 1.0, prob=1.0), Lambdad("image", lambda image: image)
+    for transform in (intensity, RandFlipd("image", prob=1.0), unchanged):
+        made = Walker([transform], lowerings=lowerings())(item)["image"]
+        made.affine[0, 3] += 1
+        made.meta["pixdim"] *= 2
+        made.meta["tags"]["a"].append(2)
+        made.applied_operations[0]["extra_info"]["axes"].append(1)
+    assert torch.equal(item["image"].affine, kept.affine)
+    assert np.array_equal(item["image"].meta["pixdim"], kept.meta["pixdim"])
+    assert item["image"].meta["tags"] == kept.meta["tags"]
+    assert item["image"].applied_operations == kept.applied_operations
+
+
+@pytest.mark.parametrize("kind", [OneOf, RandomOrder, SomeOf])
+def test_a_container_that_draws_can_be_inverted_if_nothing_in_it_is_lowered(kind: Any) -> None:
+    item = _item()
+    chain = Compose([kind([RandFlipd("image", prob=1.0), Compose([RandRotate90d("image", prob=1.0)])])])
+    walker = Walker(chain.transforms, lowerings={})
+    assert [stage.reason for stage in walker.stages] == ["nothing in it is lowered"]
+    made = walker(item)
+    assert not torch.equal(made["image"], item["image"])
+    assert torch.equal(chain.inverse(made)["image"], item["image"])
+
+
+@pytest.mark.parametrize("second", [NormalizeIntensityd("image", nonzero=True), StdShiftIntensityd("image", 1.0)])
+def test_samples_of_one_crop_are_changed_apart(second: Any) -> None:
+    crop = RandSpatialCropSamplesd("image", 3, 4, random_size=False)
+    crop.set_random_state(0)
+    theirs = [second({"image": sample["image"].clone()}) for sample in crop(_item())]
+    crop.set_random_state(0)
+    ours = Walker([crop, second], lowerings=lowerings())(_item())
+    for expected, made in zip(theirs, ours, strict=True):
+        assert torch.allclose(expected["image"], made["image"], rtol=1e-5)
+
+
 def test_walking_lowered_transforms_makes_no_voxels() -> None:
     walker = Walker([_flip(), _turn()], lowerings=SMALL)
     assert walker.is_lowered
@@ -92,13 +142,14 @@ def test_stages_say_why_they_are_not_lowered() -> None:
     class Mine(RandFlipd):  # type: ignore[misc]
         pass
 
-    lazy = Compose([_flip()], lazy=True)
-    walker = Walker([_flip(), EnsureTyped("image"), Mine("image"), lazy, lambda item: item], lowerings=SMALL)
+    lazy, logging = Compose([_flip()], lazy=True), OneOf([_flip()], log_stats="a logger")
+    walker = Walker([_flip(), EnsureTyped("image"), Mine("image"), lazy, logging, lambda item: item], lowerings=SMALL)
     assert [stage.reason for stage in walker.stages] == [
         "",
         "not among those that can be lowered",
         "not one of MONAI's",
         "it is lazy: its transforms are resampled together, by MONAI",
+        "log_stats is set: only MONAI's code logs the inputs of transforms",
         "not one of MONAI's",
     ]
     assert [stage.name for stage in walker.stages][-1].endswith("<lambda>")
@@ -139,3 +190,15 @@ def test_what_cannot_be_pending_goes_to_monai_as_a_copy(image: torch.Tensor) -> 
         assert not torch.equal(walker(item)["image"], kept)
     assert torch.equal(image.to_dense(), kept.to_dense())
     assert walker.stages[0].num_by_monai == 1
+
+
+@pytest.mark.parametrize(
+    "kind", [Rand2DElasticd, Rand3DElasticd, RandAffined, RandAxisFlipd, RandSimulateLowResolutiond, RandZoomd]
+)
+def test_an_item_without_any_of_the_keys_is_what_monai_makes_of_it(kind: Any) -> None:
+    given = {Rand2DElasticd: {"spacing": 2, "magnitude_range": (0, 1)}}
+    given[Rand3DElasticd] = {"sigma_range": (1, 2), "magnitude_range": (0, 1)}
+    transform = kind("image", prob=1.0, allow_missing_keys=True, **given.get(kind, {}))
+    # MONAI converts all that is there.
+    item = {"other": np.ones((1, 4, 4, 4), np.float32), "number": 3}
+    check_lowered_alike(transform, item)

@@ -15,6 +15,7 @@ from monai.transforms.transform import Transform
 
 from voxelocity.monai.compared import plain_class, why_not_compared
 from voxelocity.monai.deterministic import faster, why_not
+from voxelocity.monai.items.kept import deep_copy
 from voxelocity.monai.lower import lowerings
 from voxelocity.monai.lower.pending import finish
 from voxelocity.monai.lower.walk import Stage, Walker, run_unchanged
@@ -99,6 +100,7 @@ def _flat(compose: Compose) -> Iterator[Any]:
             plain_class(transform) is Compose
             and transform.map_items == compose.map_items
             and not transform.unpack_items
+            and transform.log_stats is False
         ):
             yield from _flat(transform) if transform.lazy is False else [transform]
         else:
@@ -199,7 +201,7 @@ class Chain:
             self._parts[(start, stop)] = Chain(compose, lower=self._lower, exact_noise=self._exact_noise)
         return self._parts[(start, stop)]
 
-    def defer(self, prepared: Any, *, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
+    def defer(self, prepared: Any, *, private: Callable[[Any], Any] = deep_copy) -> Any:
         """What the random part makes of a prepared item, drawn but not yet made. See `Walker.defer`."""
         return self.random.defer(prepared, private=private)
 

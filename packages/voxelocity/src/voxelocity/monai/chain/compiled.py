@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from monai.transforms.compose import Compose
 from voxelocity.monai.chain.chain import Chain, ChainError, ChainPlan, as_compose
 from voxelocity.monai.content import digest
 from voxelocity.monai.fingerprint import ChainFingerprint, fingerprint, item_identity
+from voxelocity.monai.items.kept import deep_copy
 from voxelocity.monai.items.store import FolderItems, ItemStore, MemoryItems
 from voxelocity.monai.sources import FolderFacts
 from voxelocity_observe import __version__
@@ -151,7 +151,7 @@ class CompiledChain(Compose):  # type: ignore[misc]
 
 def _apply_fixed(chain: Chain, item: Any) -> Any:
     """The item after the deterministic part, of a copy: a transform may write into what it is given."""
-    return chain.fixed(copy.deepcopy(item)) if chain.fixed.stages else item
+    return chain.fixed(deep_copy(item)) if chain.fixed.stages else item
 
 
 def _open_store(cache: str, max_bytes: int, content: ChainFingerprint) -> ItemStore | None:

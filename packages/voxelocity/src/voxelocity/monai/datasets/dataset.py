@@ -5,7 +5,6 @@ Every data set of `monai` runs its chain only in `DataChain`.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +15,9 @@ from voxelocity.monai.chain import Chain, ChainError, ChainPlan, CompiledChain, 
 from voxelocity.monai.chain.chain import is_random
 from voxelocity.monai.compared import plain_class
 from voxelocity.monai.fingerprint import COMPOSE_OPTIONS
+from voxelocity.monai.items.kept import deep_copy
 from voxelocity.monai.lower.pending import finish
-from voxelocity.monai.lower.walk import CONTAINERS
+from voxelocity.monai.lower.walk import CONTAINERS, why_not_logged
 
 
 class Dataset(MonaiDataset):  # type: ignore[misc]
@@ -98,7 +98,7 @@ class DataChain:
         stop = first_random(self._compose) if end is None else end
         return item if stop == 0 else self._compose(item, end=stop, threading=True)
 
-    def defer(self, kept: Any, *, start: int | None = None, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
+    def defer(self, kept: Any, *, start: int | None = None, private: Callable[[Any], Any] = deep_copy) -> Any:
         """A kept item after the rest of the chain, drawn; making its voxels waits where possible.
 
         Args:
@@ -176,8 +176,8 @@ def _chain_of(compose: Compose) -> tuple[Chain | None, str]:
         return compose.chain, ""
     if plain_class(compose) not in CONTAINERS:
         return None, f"{type(compose).__name__} is a custom container"
-    if compose.log_stats is not False:
-        return None, "log_stats is set: only MONAI's code logs the inputs of transforms"
+    if reason := why_not_logged(compose):
+        return None, reason
     try:
         return Chain(as_compose(compose)), ""
     except ChainError as error:
@@ -185,4 +185,6 @@ def _chain_of(compose: Compose) -> tuple[Chain | None, str]:
 
 
 def _facts(compose: Compose) -> tuple[Any, ...]:
-    return (tuple(compose.transforms), compose.map_items, compose.unpack_items, compose.lazy, compose.log_stats)
+    options = (compose.map_items, compose.unpack_items, compose.lazy, compose.log_stats)
+    inner = [_facts(transform) for transform in compose.transforms if isinstance(transform, Compose)]
+    return (*compose.transforms, *options, *inner)

@@ -7,7 +7,6 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.serialization import DEFAULT_PROTOCOL
 from voxelocity.data.cache import LmdbFile, PassingLocks, open_lmdb_file
 from voxelocity.monai.datasets.persistent import PersistentDataset
 from voxelocity.monai.items.files import refused_class
+from voxelocity.monai.items.kept import deep_copy
 from voxelocity_observe.core.errors import CacheError, CacheFullError, ConfigError
 
 _PREFIX = "voxelocity-"
@@ -143,7 +143,7 @@ class LMDBDataset(PersistentDataset, MonaiLMDBDataset):  # type: ignore[misc]
             found = _read(file, key)
             if found is None:
                 buffer = io.BytesIO()
-                prepared = convert_to_tensor(self._pre_transform(deepcopy(item)))
+                prepared = convert_to_tensor(self._pre_transform(deep_copy(item)))
                 torch.save(prepared, buffer, pickle_protocol=self.pickle_protocol)
                 found = buffer.getvalue()
                 self._write(file, key, found)

@@ -8,7 +8,6 @@ import secrets
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,9 @@ from voxelocity.monai.content import digest
 from voxelocity.monai.datasets.dataset import Dataset, as_it_is
 from voxelocity.monai.fingerprint import fingerprint, source_facts
 from voxelocity.monai.items.files import ABSENT, ItemFiles
+from voxelocity.monai.items.kept import deep_copy
 from voxelocity.monai.sources import FolderFacts
+from voxelocity_observe import __version__
 from voxelocity_observe.core.errors import ConfigError
 
 _FORMAT = 1
@@ -129,7 +130,7 @@ class PersistentDataset(Dataset, MonaiPersistentDataset):  # type: ignore[misc]
         self._salt = f"-once-{secrets.token_hex(8)}" if found.doubts else ""
         if found.doubts:
             self._forget_at_end()
-        if found.doubts and not self._has_warned_of_doubts:
+        if found.doubts and self._files is not None and not self._has_warned_of_doubts:
             self._has_warned_of_doubts = True
             warnings.warn(
                 f"{type(self).__name__}: prepared items are kept for this run only, because another run could not "
@@ -148,7 +149,7 @@ class PersistentDataset(Dataset, MonaiPersistentDataset):  # type: ignore[misc]
         if self._chain_digest == "":
             self._read_chain()
         parts = [
-            _FORMAT,
+            [_FORMAT, __version__],
             self.hash_func(item).hex(),
             source_facts(item, self._folders),
             self._chain_digest,
@@ -180,11 +181,11 @@ class PersistentDataset(Dataset, MonaiPersistentDataset):  # type: ignore[misc]
     def _cachecheck(self, item_transformed: Any) -> Any:
         """The item after the fixed part of the chain, from its file if there is one."""
         if self._files is None:
-            return self._pre_transform(deepcopy(item_transformed))
+            return self._pre_transform(deep_copy(item_transformed))
         key = self._key(item_transformed)
         with self._files.entry(key) as found:
             if found is ABSENT:
-                prepared = self._pre_transform(deepcopy(item_transformed))
+                prepared = self._pre_transform(deep_copy(item_transformed))
                 found = convert_to_tensor(prepared, convert_numeric=False, track_meta=self.track_meta)
                 self._files.save(key, found)
         return found

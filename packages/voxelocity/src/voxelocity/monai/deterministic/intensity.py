@@ -26,6 +26,8 @@ def _why_not_range(transform: ScaleIntensityRange) -> str:
             return f"{name}={value!r} is not a plain number"
     if transform.a_max - transform.a_min == 0:
         return f"a_min and a_max are both {transform.a_min}"
+    if transform.clip and transform.b_min is None and transform.b_max is None:
+        return "clip=True without b_min and b_max is an error"
     return ""
 
 
@@ -51,7 +53,7 @@ class FastScaleRange:
                 if b_min is not None and b_max is not None:
                     target *= np.float32(transform.b_max - transform.b_min)
                     target += b_min
-                if transform.clip and (b_min, b_max) != (None, None):
+                if transform.clip:
                     np.clip(target, b_min, b_max, out=target)
         return convert_data_type(with_meta(out, img), dtype=transform.dtype or img.dtype)[0]
 

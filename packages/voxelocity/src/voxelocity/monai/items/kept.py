@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from monai.data import MetaTensor
+from monai.data.meta_obj import get_track_meta
 
 _MIN_BYTES = 64 * 1024
 """Smaller arrays are copied: mapping one costs as much as copying this many bytes."""
@@ -41,7 +42,7 @@ class CopyOnWriteStore:
 
     def keep(self, item: Any) -> Any:
         """The item with its large arrays in the keeper's memory, which lives as long as they do."""
-        arrays = [array for array in _arrays_in(item) if array.nbytes >= _MIN_BYTES]
+        arrays = [array for array in leaves_of(item) if _is_plain_array(array) and array.nbytes >= _MIN_BYTES]
         if not arrays or not hasattr(os, "memfd_create"):
             return item
         try:
@@ -49,17 +50,17 @@ class CopyOnWriteStore:
         except OSError:
             # No descriptor or no address left: the item does not move, and is copied whole when it is handed out.
             return item
-        return copy.deepcopy(item, memo)
+        return deep_copy(item, memo)
 
     def private(self, item: Any) -> Any:
         """A copy of a kept item that the caller may change."""
         memo: dict[int, Any] = {}
-        for array in _arrays_in(item):
+        for array in filter(_is_plain_array, leaves_of(item)):
             found = self._place_of(array)
             if found is not None:
                 slab, offset = found
                 memo[id(array)] = _like(array, slab.private(offset, array.nbytes))
-        return copy.deepcopy(item, memo)
+        return deep_copy(item, memo)
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -141,26 +142,46 @@ class _Held:
         self.__array_interface__ = view.__array_interface__
 
 
-def _arrays_in(value: Any) -> list[Any]:
-    """CPU arrays in C order below a value, each once; those inside other objects are left to be copied."""
-    found: dict[int, Any] = {}
+def deep_copy(value: Any, memo: dict[int, Any] | None = None) -> Any:
+    """A copy that shares nothing with the value.
+
+    `copy.deepcopy` of a MetaTensor shares the arrays in its metadata, and MONAI's transforms write into them.
+
+    Args:
+        value: an item of a data set.
+        memo: copies of parts of it by their id, as of `copy.deepcopy`.
+    """
+    memo = {} if memo is None else memo
+    # Without tracking, a copy has no metadata.
+    for part in leaves_of(value) if get_track_meta() else ():
+        if type(part) is MetaTensor and id(part) not in memo:
+            made = copy.deepcopy(part.as_subclass(torch.Tensor)).as_subclass(MetaTensor)
+            made.__dict__ = copy.deepcopy(part.__dict__)
+            memo[id(part)] = made
+    return copy.deepcopy(value, memo)
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """What is in nested dictionaries, lists and tuples, each once."""
+    found: list[Any] = []
     waiting = [value]
     seen = set()
     while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
+        part = waiting.pop()
+        if id(part) in seen:
             continue
-        seen.add(id(one))
-        if isinstance(one, dict):
-            waiting.extend(one.values())
-        elif isinstance(one, (list, tuple)):
-            waiting.extend(one)
-        elif _is_plain_array(one):
-            found[id(one)] = one
-    return list(found.values())
+        seen.add(id(part))
+        if isinstance(part, dict):
+            waiting.extend(part.values())
+        elif isinstance(part, (list, tuple)):
+            waiting.extend(part)
+        else:
+            found.append(part)
+    return found
 
 
 def _is_plain_array(value: Any) -> bool:
+    """Whether it is a CPU array in C order; others are copied."""
     if type(value) in (torch.Tensor, MetaTensor):
         return bool(
             value.layout == torch.strided

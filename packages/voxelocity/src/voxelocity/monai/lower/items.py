@@ -5,17 +5,15 @@ Values that are not pending tensors go through MONAI's own transform, which has 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from monai import transforms as mt
-from monai.data.meta_obj import MetaObj
 from monai.data.meta_tensor import MetaTensor
 from monai.utils import get_equivalent_dtype
 
+from voxelocity.monai.items.kept import deep_copy
 from voxelocity.monai.lower.lowering import lowers
 from voxelocity.monai.lower.pending import PendingTensor, finish, to_pending
 
@@ -106,9 +104,7 @@ def _copy(transform: Any, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, PendingTensor):
-        return value.branch()
-    return MetaObj.copy_items(value) if isinstance(value, torch.Tensor | np.ndarray) else copy.deepcopy(value)
+    return value.branch() if isinstance(value, PendingTensor) else deep_copy(value)
 
 
 def _is_pending(value: Any) -> bool:

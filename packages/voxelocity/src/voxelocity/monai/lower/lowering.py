@@ -119,7 +119,8 @@ class DrawRule:
         draws: after the dictionary form has drawn whether to do anything, `draw` follows once for all keys, given the
             image of the first ("together", or "always" if also where nothing is to be done), for each key ("each"), or
             not at all ("outside").
-        needs_key: whether the dictionary form draws nothing for an item that has none of its keys.
+        needs_key: whether the dictionary form draws nothing for an item that has none of its keys, whose values it may
+            convert: that is left to it.
         idle: what the array form returns if it is to do nothing.
         idle_of_key: likewise, of each key of the dictionary form.
         per_key: attributes with a value for each key of a dictionary form, and one for the array form.
@@ -185,7 +186,7 @@ def _apply_to_keys(
 ) -> dict[Hashable, Any]:
     """The item, changed, as the dictionary form makes it."""
     if how.needs_key and transform.first_key(item) == ():
-        return item
+        return dict(transform(finish(item)))
     if how.values_of is None:
         values_of = (getattr(transform, name) for name in how.per_key)
         rows = [(key, *values) for key, _, *values in transform.key_iterator(item, transform.keys, *values_of)]

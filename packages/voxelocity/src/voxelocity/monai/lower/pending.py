@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from monai.data.meta_obj import MetaObj, get_track_meta
-from monai.data.meta_tensor import MetaTensor
+from monai.data.meta_tensor import MetaTensor, get_spatial_ndim
 from monai.data.utils import affine_to_spacing
 from monai.utils import TraceKeys, convert_to_tensor
 
 # Imported as a module, whose files a chain's fingerprint reads: the thread behind the function cannot be read.
 from voxelocity.core.region import Index3
+from voxelocity.monai.items.kept import deep_copy
 from voxelocity.monai.lower import on_device
 from voxelocity.monai.steps import (
     Crop,
@@ -50,6 +51,8 @@ class PendingTensor:
         kept: the value itself, if the result is to be a copy of it, of its own type; None once there is a step.
         is_tracked: whether the result is a MetaTensor, as MONAI's `get_track_meta` was when this was made.
         meta: of that MetaTensor, except its affine; a dictionary of its own.
+        spatial_ndim: how many spatial axes MONAI takes the image to have, which it may remember from before an axis was
+            added.
         applied_operations: of the source. Of the drawn changes it holds only the last, as one that MONAI cannot
             invert.
     """
@@ -58,6 +61,7 @@ class PendingTensor:
         self.is_tracked = bool(get_track_meta())
         self.meta: dict[str, Any] = dict(value.meta) if isinstance(value, MetaTensor) else {}
         self.applied_operations = list(value.applied_operations) if isinstance(value, MetaTensor) else []
+        self.spatial_ndim = int(get_spatial_ndim(value))
         self._affine = value.affine if isinstance(value, MetaTensor) else None
         self.source = value.as_tensor() if isinstance(value, MetaTensor) else value
         self.dtype = self.source.dtype
@@ -172,7 +176,10 @@ class PendingTensor:
         return PatchTask(source=source, steps=tuple(self.steps), out=out)
 
     def with_metadata(self, out: torch.Tensor) -> torch.Tensor:
-        """The filled `out` with affine and metadata where they are tracked, as MONAI returns it."""
+        """The filled `out` with affine and metadata where they are tracked, as MONAI returns it.
+
+        Arrays in the metadata may be the source's own, so whoever gets the result must only read them.
+        """
         if not self.is_tracked:
             return out
         affine = self._affine if self._affine is not None else torch.eye(4, dtype=torch.float64)
@@ -183,12 +190,14 @@ class PendingTensor:
                 spacing = affine_to_spacing(affine)
                 meta["pixdim"] = MetaObj.copy_items(meta["pixdim"])
                 meta["pixdim"][1 : 1 + len(spacing)] = spacing
-        dressed: torch.Tensor = MetaTensor(out, affine=affine, meta=meta, applied_operations=self.applied_operations)
-        return dressed
+        dressed = MetaTensor(out, affine=affine, meta=meta, applied_operations=self.applied_operations)
+        dressed.spatial_ndim = self.spatial_ndim
+        tracked: torch.Tensor = dressed
+        return tracked
 
     def kept_copy(self) -> Any:
         """A copy of the value that is kept, with this pending tensor's history where it has one."""
-        copied = copy.deepcopy(self.kept)
+        copied = deep_copy(self.kept)
         if isinstance(copied, MetaTensor):
             copied.applied_operations = self.applied_operations
         return copied
@@ -260,5 +269,12 @@ def _make(tensors: list[PendingTensor], run: Callable[[Sequence[PatchTask]], Non
     drawn = [pending for pending in tensors if pending.kept is None]
     outs = [torch.empty(pending.shape, dtype=pending.filled_dtype, device=pending.source.device) for pending in drawn]
     run([pending.piece(out) for pending, out in zip(drawn, outs, strict=True)])
-    made = (pending.with_metadata(out.to(pending.dtype)) for pending, out in zip(drawn, outs, strict=True))
+    made = (_apart(pending.with_metadata(out.to(pending.dtype))) for pending, out in zip(drawn, outs, strict=True))
     return [next(made) if pending.kept is None else pending.kept_copy() for pending in tensors]
+
+
+def _apart(made: torch.Tensor) -> torch.Tensor:
+    """The tensor with metadata of its own: MONAI's transforms write into `pixdim` in place."""
+    if isinstance(made, MetaTensor):
+        made.__dict__ = copy.deepcopy(made.__dict__)
+    return made

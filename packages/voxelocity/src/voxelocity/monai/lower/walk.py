@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from monai.transforms.traits import LazyTrait, ReduceTrait
 from monai.transforms.transform import Transform
 
 from voxelocity.monai.compared import plain_class, why_not_readable
+from voxelocity.monai.items.kept import deep_copy
 from voxelocity.monai.lower.lowering import Lowerings
 from voxelocity.monai.lower.pending import PendingTensor, finish
 from voxelocity_observe.spans import span
@@ -109,7 +109,7 @@ class Walker:
         """Whether every transform is lowered, so that walking only draws."""
         return all(stage.engine is not None for stage in self.stages)
 
-    def defer(self, data: Any, *, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
+    def defer(self, data: Any, *, private: Callable[[Any], Any] = deep_copy) -> Any:
         """What the chain makes of an item, with pending tensors in place of those that are not made yet.
 
         The item does not change, and the result shares with it only what pending tensors read, maybe a cache's.
@@ -130,11 +130,25 @@ class Walker:
 
     def _add_stages(self, transforms: Sequence[Any]) -> Iterator[Stage]:
         for transform in transforms:
-            if _is_container(transform):
+            if self._is_walked(transform):
                 yield from self._add_stages(transform.transforms)
             elif id(transform) not in self._by_id:
                 stage = self._by_id[id(transform)] = self._stage_of(transform)
                 yield stage
+
+    def _is_walked(self, transform: Any) -> bool:
+        """Whether it is a container whose transforms run one by one.
+
+        Not one that draws and holds nothing that is lowered: MONAI's own run of it notes in the history what it drew,
+        which its inverse needs.
+        """
+        is_plain = plain_class(transform) is Compose
+        return _is_container(transform) and (is_plain or any(map(self._holds_lowered, transform.transforms)))
+
+    def _holds_lowered(self, transform: Any) -> bool:
+        if _is_container(transform):
+            return any(map(self._holds_lowered, transform.transforms))
+        return self._stage_of(transform).engine is not None
 
     def _stage_of(self, transform: Any) -> Stage:
         lowering = self._lowerings.get(plain_class(transform))
@@ -142,7 +156,9 @@ class Walker:
             reason = why_not_readable(transform) or lowering.why_not(transform)
             return Stage(transform=transform, engine=None if reason else lowering, reason=reason)
         if isinstance(transform, Compose):
-            return Stage(transform=transform, engine=None, reason=_why_not_walked(transform) or "a custom container")
+            is_known = plain_class(transform) in CONTAINERS
+            reason = _why_not_walked(transform) or ("nothing in it is lowered" if is_known else "a custom container")
+            return Stage(transform=transform, engine=None, reason=reason)
         if type(transform).__module__.startswith("monai."):
             return Stage(transform=transform, engine=None, reason="not among those that can be lowered")
         return Stage(transform=transform, engine=None, reason="not one of MONAI's")
@@ -158,10 +174,11 @@ class _Walk:
 
     def through(self, transforms: Sequence[Any], data: Any, map_items: bool | int) -> Any:
         for transform in transforms:
-            if _is_container(transform):
+            stage = self._stages.get(id(transform))
+            if stage is None:
+                # A container that is walked into.
                 data = self.through(_draw_transforms(transform), data, transform.map_items)
             else:
-                stage = self._stages[id(transform)]
                 if stage.engine is None and not self._is_owned:
                     data, self._is_owned = self._copied(data), True
                 data = stage.run(self._apply, data, int(map_items))
@@ -207,7 +224,13 @@ def _why_not_walked(container: Compose) -> str:
         return "it is lazy: its transforms are resampled together, by MONAI"
     if container.unpack_items:
         return "it unpacks its items"
-    return ""
+    return why_not_logged(container)
+
+
+def why_not_logged(container: Compose) -> str:
+    """Why MONAI runs a container that logs, in words; "" if it does not log."""
+    is_silent = container.log_stats is False
+    return "" if is_silent else "log_stats is set: only MONAI's code logs the inputs of transforms"
 
 
 def _draw_transforms(container: Compose) -> Sequence[Any]:

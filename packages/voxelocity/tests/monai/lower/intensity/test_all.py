@@ -116,6 +116,20 @@ def agree(transform: Any, data: Any, tolerance: float) -> None:
         assert difference.largest == 0 or difference.largest <= tolerance * difference.scale, difference
 
 
+@pytest.mark.parametrize("num_channels", [1, 3, 7])
+def test_equal_channels_of_one_value_have_no_deviation(num_channels: int) -> None:
+    image = torch.full((num_channels, 4, 5, 6), 7.0)
+    for transform in (mt.NormalizeIntensity(subtrahend=3.0), mt.NormalizeIntensity(subtrahend=3.0, nonzero=True)):
+        agree(transform, image, TOLERANCE)
+
+
+def test_an_infinite_voxel_leaves_no_deviation_to_shift_by() -> None:
+    image = torch.arange(1.0, 25.0).reshape(1, 2, 3, 4)
+    image[0, 0, 0, 1] = torch.inf
+    for nonzero in (False, True):
+        agree(mt.StdShiftIntensity(0.5, nonzero=nonzero), image, TOLERANCE)
+
+
 @pytest.mark.parametrize("name", PAIRS)
 # Of each transform, the cases of `parity` have the dictionary form too.
 @pytest.mark.parametrize("form", ["array", pytest.param("dictionary", marks=pytest.mark.nightly)])

@@ -91,6 +91,17 @@ def test_axes_that_monai_refuses_are_refused_as_it_does(transform: Any) -> None:
     assert str(ours.value) == str(theirs.value)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_axis_is_drawn_from_as_many_as_monai_takes_the_image_to_have(seed: int) -> None:
+    # Of an array to which the channel was added later, MONAI forgets the last axis.
+    image = mt.EnsureChannelFirst(channel_dim="no_channel")(np.random.default_rng(0).random((3, 4, 5)))
+    assert image.spatial_ndim == 2
+    turned = check_lowered_alike(mt.Flip(0), image)
+    assert finish(LOWERINGS[mt.Flip].apply(mt.Flip(0), image)).spatial_ndim == turned.spatial_ndim == 2
+    check_lowered_alike(mt.RandAxisFlip(1.0).set_random_state(seed), image)
+    check_lowered_alike(mt.RandAxisFlipd("image", 1.0).set_random_state(seed), {"image": image})
+
+
 def test_a_missing_first_key_draws_nothing_as_in_monai() -> None:
     item = item_of(0, shape=(4, 5, 3))
     transform = mt.RandAxisFlipd(("mask",), 1.0, allow_missing_keys=True).set_random_state(0)

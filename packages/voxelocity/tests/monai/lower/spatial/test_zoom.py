@@ -156,7 +156,10 @@ def test_a_mirror_image_that_is_too_short_is_refused_in_words():
         padded_rows(3, 12, "reflect")
 
 
-def test_a_resize_that_adds_an_axis_is_refused_in_words():
+def test_a_resize_to_another_number_of_axes_is_monais():
     item = make_item((8, 8))
-    with pytest.raises(ValueError, match=r"Resize to \(4, 4, 4\) adds axes to an image of shape \(8, 8\)"):
-        LOWERINGS[Resize].apply(Resize((4, 4, 4)), item["image"])
+    check_lowered_alike(Resize((4, 4, 4)), item["image"])
+    check_lowered_alike(Resized(["image", "label"], (4, 4, 4), mode=("area", "nearest")), item)
+    for size in (4, -1):
+        with pytest.raises(ValueError, match="must be greater or equal to img spatial dimensions"):
+            LOWERINGS[Resize].apply(Resize(size), item["image"])

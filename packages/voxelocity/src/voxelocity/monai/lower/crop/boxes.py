@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -14,6 +13,7 @@ from monai import transforms as mt
 from monai.utils import ensure_tuple, ensure_tuple_rep
 
 from voxelocity.monai.compared import plain_class
+from voxelocity.monai.items.kept import deep_copy
 from voxelocity.monai.lower.lowering import adds_steps, first_reason, lowers, why_not_lazy
 from voxelocity.monai.lower.pending import PendingTensor, finish, to_pending, why_not_pending
 from voxelocity.monai.steps import Crop
@@ -113,7 +113,7 @@ def samples_of(
 def _copied(value: Any) -> Any:
     if isinstance(value, PendingTensor):
         return value.branch()
-    return copy.deepcopy(value) if why_not_pending(value) else PendingTensor.keeping(value)
+    return deep_copy(value) if why_not_pending(value) else PendingTensor.keeping(value)
 
 
 def _why_not_mode(mode: Any) -> str:

@@ -13,7 +13,7 @@ from monai.transforms.utils import create_rotate
 from monai.utils import ensure_tuple_rep, fall_back_tuple
 
 from voxelocity.monai.lower.lowering import adds_steps, blindly, first_reason, lowers, why_not_lazy
-from voxelocity.monai.lower.pending import PendingTensor, to_pending
+from voxelocity.monai.lower.pending import PendingTensor, finish, to_pending
 from voxelocity.monai.lower.spatial.sampling import (
     about_centers,
     add_warp,
@@ -73,7 +73,7 @@ def _rand_affine_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, 
     made = dict(data)
     first_key = transform.first_key(made)
     if first_key == ():
-        return made
+        return dict(transform(finish(made)))
     transform.randomize(None)
     inner = transform.rand_affine
     inner.randomize()

@@ -13,7 +13,7 @@ from monai.networks.layers.convutils import gaussian_1d
 from monai.utils import ensure_tuple_rep, fall_back_tuple
 
 from voxelocity.monai.lower.lowering import first_reason, lowers
-from voxelocity.monai.lower.pending import PendingTensor, to_pending
+from voxelocity.monai.lower.pending import PendingTensor, finish, to_pending
 from voxelocity.monai.lower.spatial.sampling import (
     add_warp,
     centered_positions,
@@ -57,7 +57,7 @@ def _add_elastic_d(
     array, made = getattr(transform, inner), dict(data)
     first_key = transform.first_key(made)
     if first_key == ():
-        return made
+        return dict(transform(finish(made)))
     transform.randomize(None)
     shape = fall_back_tuple(array.spatial_size, PendingTensor.of(made[first_key]).spatial_shape)
     array.randomize(shape)

@@ -33,7 +33,7 @@ def _draw_axis(transform: Any, pending: PendingTensor) -> None:
     # As `transform.randomize`, which must be given an image.
     mt.RandomizableTransform.randomize(transform, None)
     if transform._do_transform:
-        transform._axis = transform.R.randint(pending.num_spatial)
+        transform._axis = transform.R.randint(pending.spatial_ndim)
 
 
 @adds_steps(mt.RandAxisFlip, "flipper", draw=_draw_axis, draws="always", needs_key=True, why_not=why_not_lazy)

@@ -15,7 +15,7 @@ from monai.transforms.utils import scale_affine
 from monai.utils import ensure_tuple, ensure_tuple_rep, fall_back_tuple
 
 from voxelocity.monai.lower.lowering import adds_steps, blindly, first_reason, seeing, why_not_lazy
-from voxelocity.monai.lower.pending import PendingTensor
+from voxelocity.monai.lower.pending import PendingTensor, finish
 from voxelocity.monai.lower.spatial.sampling import (
     Matrix,
     device_why_not,
@@ -108,11 +108,9 @@ def _resize_why_not(transform: Any, inner: Any) -> str:
 def _resize(transform: Any, pending: PendingTensor, params: Any, mode: Any, align_corners: Any) -> PendingTensor:
     before = pending.spatial_shape
     if transform.size_mode == "all":
-        if len(ensure_tuple(transform.spatial_size)) > len(before):
-            raise ValueError(
-                f"voxelocity.monai: Resize to {transform.spatial_size} adds axes to an image of shape {before}, "
-                "which is not supported; add the axes first, or use MONAI's transform"
-            )
+        if len(ensure_tuple(transform.spatial_size)) != len(before):
+            # It adds axes, or refuses.
+            return PendingTensor.of(transform(finish(pending), mode, align_corners))
         shape = tuple(int(side) for side in fall_back_tuple(transform.spatial_size, before))
     else:
         scale = transform.spatial_size / max(before)

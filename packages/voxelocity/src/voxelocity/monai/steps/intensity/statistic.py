@@ -45,8 +45,11 @@ class Statistics:
         if not some.any():
             return self
         share = self.num_voxels[some] / total
-        mean = (share * self.mean[some]).sum()
-        variance = (share * (self.variance[some] + (self.mean[some] - mean) ** 2)).sum()
+        # From the first on, so that equal channels have no deviation: dividing by one of 1e-16 would not be harmless.
+        first = self.mean[some][0]
+        with np.errstate(invalid="ignore"):
+            mean = first + (share * (self.mean[some] - first)).sum()
+            variance = (share * (self.variance[some] + (self.mean[some] - mean) ** 2)).sum()
         values = {"num_voxels": total, "mean": mean, "variance": variance}
         values |= {"low": self.low[some].min(), "high": self.high[some].max()}
         return Statistics(**{name: np.full(self.low.shape, value) for name, value in values.items()})

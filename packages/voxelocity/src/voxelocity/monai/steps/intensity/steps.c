@@ -101,7 +101,7 @@ INLINE void fill_facts(const Sums *sums, double pivot, double *facts) {
     }
     double mean = total / (double)count, variance = squares / (double)count - mean * mean;
     facts[0] = (double)count, facts[1] = of_key(low), facts[2] = of_key(high);
-    facts[3] = pivot + mean, facts[4] = variance > 0 ? variance : 0;
+    facts[3] = pivot + mean, facts[4] = variance < 0 ? 0 : variance;
     for (int n = 1; n < 5 && (count == 0 || mean != mean); n++) facts[n] = NAN;
 }
 

@@ -16,7 +16,7 @@ SMALL = PHANTOM_KEYS | {
 }
 
 
-def run_forked(*words, home=None):
+def run_forked(*words, race):
     first, *arguments = map(str, words)
     what = f"run_module({arguments.pop(0)!r}" if first == "-m" else f"run_path({first!r}"
     ended = run_python(f"import runpy; runpy.{what}, run_name='__main__')", arguments)

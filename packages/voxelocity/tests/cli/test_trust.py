@@ -227,6 +227,7 @@ ROWS = {
         ["evaluate", "{run}", "-o", "out"],
     ],
     "report FOLDER": [["report", "{run}"]],
+    "diagnose FOLDER": [["diagnose", "{run}"]],
     "recipe NAME DATA -o OUT": [["recipe", "spleen", "predict", "{data}", "-o", "{run}", "--device", "cpu"]],
     "cache ls, verify, clear FOLDER": [
         ["cache", "ls", "{cache}"],
@@ -252,7 +253,7 @@ NAMED = {
 """Rows of commands that take no folder of others, or whose command line names code."""
 OF_RUNS = (
     "train --resume RUN", "train --from MODEL", "train --config RUN/run.yaml", "tune RUN", "predict MODEL SCANS -o OUT",
-    "export RUN -o OUT", "report FOLDER",
+    "export RUN -o OUT", "report FOLDER", "diagnose FOLDER",
 )  # fmt: skip
 QUICK = {
     ("train --resume RUN", attack) for attack in ATTACKS

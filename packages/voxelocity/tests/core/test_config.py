@@ -11,6 +11,7 @@ class Inner(Config):
     learning_rate: float = Field(default=0.1, gt=0.0)
     name: Literal["sgd", "adamw"] = "sgd"
     shape: tuple[int, int, int] = (1, 2, 3)
+    steps: tuple[tuple[int, int, int], ...] = ()
 
 
 class Outer(Config):
@@ -50,6 +51,11 @@ def test_one_value_is_checked_and_returned_in_plain_types():
 @pytest.mark.parametrize("text", ["4, 5, 6", "4,5,6", "4 x 5 x 6", "4 × 5 × 6"])
 def test_numbers_are_taken_as_the_plan_prints_them(text):
     assert check_value(Outer, "step.shape", text) == [4, 5, 6]
+
+
+def test_a_list_that_is_too_short_within_another_is_said_to_be():
+    with pytest.raises(ConfigError, match=r"step.steps = \[\[2, 2\]\] is not valid: a list in it has too few values"):
+        check_value(Outer, "step.steps", [[2, 2]])
 
 
 @pytest.mark.parametrize("value", ["four", 4])

@@ -200,6 +200,15 @@ def test_strides_of_your_own_decide_the_number_of_levels():
     assert len(chosen(facts, "network.widths").value) == 3
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("extent_mm", [(48.0, 48.0, 31.0), (35.0, 50.0, 36.0), (20.0, 300.0, 9.0)])
+@pytest.mark.parametrize("stem", [(1, 1, 1), (2, 2, 2)])
+def test_a_patch_is_a_multiple_of_strides_of_your_own(device, extent_mm, stem):
+    overrides = {"network.strides": [[2, 2, 2], [2, 2, 2], [2, 2, 1]], "network.stem_stride": list(stem)}
+    plan = Plan.parse(settled(fingerprint(extent_mm), machine(device), overrides=overrides).settled)
+    assert plan.network.divisor == tuple(n * s for n, s in zip((8, 8, 4), stem, strict=True))
+
+
 def test_mirrored_windows_swap_the_classes_that_flipped_patches_swap():
     facts = settled(fingerprint(class_names=("background", "kidney_left", "kidney_right")))
     plan = Plan.parse(facts.settled)

@@ -288,11 +288,11 @@ def test_a_table_names_slides_and_parts_of_them(slide_file, tmp_path):
             "training patients",
         ),
         (
-            "slide,annotation,fold\na.tiff,m.png,0\nb.tiff,m.png,\n",
+            "slide,annotation,fold\na.tiff,m.png,0\nb.tiff,n.png,\n",
             r"line 3 of .*: b.tiff has an annotation and no fold, which other slides have",
         ),
         (
-            "slide,annotation,fold,patient\na.tiff,m.png,2,\nb.tiff,m.png,,\nc.tiff,m.png,0,anna\n",
+            "slide,annotation,fold,patient\na.tiff,m.png,2,\nb.tiff,n.png,,\nc.tiff,o.png,0,anna\n",
             r"line 3 of .*: b.tiff has an annotation and no fold, which other slides have",
         ),
     ],

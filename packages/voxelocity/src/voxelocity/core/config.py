@@ -175,6 +175,8 @@ def _in_words(model: type[Config], error: ValidationError, where: str) -> str:
 def _reason(error: Any) -> str:
     if error["type"] == "model_type":
         return "it is a section; set one of its keys"
+    if error["type"] == "missing" and isinstance(error["loc"][-1], int):
+        return "a list in it has too few values"
     return str(error["msg"]).removeprefix("Value error, ")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,17 +26,19 @@ class PatchFit:
     divisor: Index3
 
 
-def fit_patch(shape_voxel: Vector, spacing_mm: Vector, *, max_voxels: int, max_levels: int) -> PatchFit:
+def fit_patch(
+    shape_voxel: Vector, spacing_mm: Vector, *, max_voxels: int, max_levels: int, given: Sequence[Index3] = ()
+) -> PatchFit:
     """The largest patch of at most about `max_voxels` that is no longer than the median case and near-cubic in mm.
 
     As nnU-Net plans it (Isensee et al. 2021): an axis is halved while at least four voxels remain and its spacing is
     not yet twice as coarse as the finest. Axes are rounded to the nearest multiple of the network's divisor: on
     hippocampus, 32 x 48 x 32 learned as much per step as 40 x 56 x 40, which covers the whole median case, in two
-    thirds of the time (docs/log).
+    thirds of the time (docs/log). Of strides that are `given`, the patch is a multiple, whatever suits it.
     """
     whole = np.clip(np.ceil(shape_voxel - 0.01), 1.0, _LONGEST_VOXEL)
     ideal = whole if whole.prod() <= max_voxels else _near_cube(whole, spacing_mm, max_voxels)
-    strides = _halvings(ideal, spacing_mm, max_levels, only_even=False)
+    strides = tuple(given) or _halvings(ideal, spacing_mm, max_levels, only_even=False)
     divisor = np.prod(np.array(strides, dtype=int).reshape(-1, 3), axis=0)
     multiples = np.maximum(np.round(ideal / divisor), 1.0)
     return PatchFit(shape_voxel=_index3(multiples * divisor), strides=strides, divisor=_index3(divisor))

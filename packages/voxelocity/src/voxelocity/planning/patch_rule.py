@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from voxelocity.core.region import Index3
 from voxelocity.planning.cache_rule import prepared_spacing_mm
 from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.memory_rule import device_bytes, window_bytes
@@ -96,7 +97,19 @@ def _on_cpu(facts: PlanFacts, shape: Vector, spacing: Vector) -> tuple[PatchFit,
     """Patch and widths by the cost of a step, and the maximum number of voxels in a patch."""
     long = facts.time_budget_s >= LONG_BUDGET_S
     widths = (16, 32, 64, 128) if long else (8, 32, 64, 128)
-    return fit_patch(shape, spacing, max_voxels=CPU_PATCH_VOXELS, max_levels=len(widths)), widths, CPU_PATCH_VOXELS
+    fit = fit_patch(
+        shape, spacing, max_voxels=CPU_PATCH_VOXELS, max_levels=len(widths), given=_given_strides(facts)
+    )  # fmt: skip
+    return fit, widths, CPU_PATCH_VOXELS
+
+
+def _given_strides(facts: PlanFacts) -> tuple[Index3, ...]:
+    """The network's strides, if they are not for the rule to choose; that of the stem comes first."""
+    known = {**facts.kept, **facts.overrides}
+    if "network.strides" not in known:
+        return ()
+    found = known.get("network.stem_stride", (1, 1, 1)), *known["network.strides"]
+    return tuple((int(x), int(y), int(z)) for x, y, z in found)
 
 
 def _settle_stem(
@@ -176,7 +189,7 @@ def _on_device(facts: PlanFacts, shape: Vector, spacing: Vector, most: StepSize)
     given = facts.overrides.get("data.patch.shape_voxel")
     num_ranks = facts.machine.num_ranks
     batch_size = math.ceil(int(facts.overrides.get("data.batch_size", max(_LEAST_BATCH, num_ranks))) / num_ranks)
-    for size in _sizes(shape, spacing, most.max_voxels):
+    for size in _sizes(shape, spacing, most.max_voxels, _given_strides(facts)):
         fit, widths, _ = size
         patch = given or fit.shape_voxel
         strides = fit.strides if given is None else strides_for(tuple(given), spacing, max_levels=len(GPU_WIDTHS))
@@ -186,14 +199,17 @@ def _on_device(facts: PlanFacts, shape: Vector, spacing: Vector, most: StepSize)
     return size
 
 
-def _sizes(shape: Vector, spacing: Vector, most: int) -> Iterator[tuple[PatchFit, Sequence[int], int]]:
+def _sizes(
+    shape: Vector, spacing: Vector, most: int, given: Sequence[Index3]
+) -> Iterator[tuple[PatchFit, Sequence[int], int]]:
     """Patches, widths and the most voxels of a patch, best first."""
     short, least = min(_SHORT_PATCH_VOXELS, most), _LEAST_PATCH_VOXELS
     for share, first, last in ((1, most, short), (2, short, short), (4, short, least)):
         widths = [width // share for width in GPU_WIDTHS]
         max_voxels = first
         while True:
-            yield fit_patch(shape, spacing, max_voxels=max_voxels, max_levels=len(widths)), widths, max_voxels
+            fit = fit_patch(shape, spacing, max_voxels=max_voxels, max_levels=len(widths), given=given)
+            yield fit, widths, max_voxels
             if max_voxels <= last:
                 break
             max_voxels = max(last, int(0.85 * max_voxels))

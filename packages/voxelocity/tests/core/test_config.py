@@ -70,7 +70,7 @@ def test_nested_and_dotted_keys_become_the_same_flat_ones():
 
 
 def test_all_keys_are_listed():
-    assert valid_keys(Outer) == ["seed", "step", "step.learning_rate", "step.name", "step.shape"]
+    assert valid_keys(Outer) == ["seed", "step", "step.learning_rate", "step.name", "step.shape", "step.steps"]
 
 
 def test_setting_below_a_plain_value_is_refused():

@@ -308,6 +308,31 @@ def test_a_command_of_which_nothing_is_recorded_for_a_while_is_told_once_while_i
     assert shown.status == 0
 
 
+@pytest.mark.parametrize(
+    ("variables", "launcher"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}, "torchrun"),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "4"}, "srun"),
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+          "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, "mpirun"),
+    ],
+)  # fmt: skip
+def test_a_diagnosis_of_each_rank_is_refused_with_the_cure(voxelocity, play, monkeypatch, variables, launcher):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    shown = voxelocity("diagnose", "--", "python", "a.py")
+    assert shown.status == 2
+    assert f"{launcher} starts it 4 times" in shown.err
+    assert f"voxelocity diagnose -- {launcher} ..." in shown.err
+
+
+def test_a_job_of_slurm_with_one_task_is_watched(voxelocity, play, monkeypatch):
+    # As in a job's script: the tasks are those of the job, and no step has started.
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    assert voxelocity("diagnose", "--", "python", "a.py").status == 0
+
+
 @pytest.mark.parametrize("status", [1, 127])
 def test_a_command_that_fails_at_once_ends_with_its_own_status(voxelocity, play, status):
     play.records, play.status = False, status

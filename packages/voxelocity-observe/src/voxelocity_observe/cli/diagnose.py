@@ -17,6 +17,7 @@ from voxelocity_observe.cli import interrupt
 from voxelocity_observe.cli.asking import Asked, options_of
 from voxelocity_observe.cli.command import engine_function
 from voxelocity_observe.core.errors import InputError
+from voxelocity_observe.core.place import read_place
 from voxelocity_observe.core.terminal_text import printable
 from voxelocity_observe.diagnose.request import DiagnoseRequest
 
@@ -49,6 +50,8 @@ def diagnose(
             f"voxelocity diagnose [OPTIONS] {shlex.quote(str(folder))}"
         )
     request = asked.request(command=() if folder is not None else given, folder=folder)
+    if folder is None:
+        _check_is_alone()
     from voxelocity_observe.diagnose.result import json_text
     from voxelocity_observe.diagnose.session import diagnose_command, diagnose_folder
 
@@ -71,6 +74,15 @@ def diagnose(
         _tell(note)
     if session.status:
         raise typer.Exit(session.status)
+
+
+def _check_is_alone() -> None:
+    place = read_place()
+    if not place.is_alone:
+        raise InputError(
+            f"diagnose: {place.launcher} starts it {place.size} times, once for each rank, and none of them would know "
+            f"when the others end; put it before the launcher: voxelocity diagnose -- {place.launcher} ..."
+        )
 
 
 def _tell(text: str) -> None:

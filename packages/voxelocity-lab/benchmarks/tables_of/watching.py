@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from tables_of.results import markdown_table, of_records, percents, range_text, source_line
@@ -9,7 +10,7 @@ from voxelocity_observe.core.quantities import factor_text
 
 _WATCHED = {"cpu": "a CPU-bound program", "training": "a training program"}
 _STATES = {
-    "as_written": "works as written", "other_name": "works, by the name above", "gpu": "needs a GPU: not run yet",
+    "as_written": "works as written", "other_name": "works under our name", "gpu": "needs a GPU: not run yet",
     "impossible": "not possible",
 }  # fmt: skip
 
@@ -58,13 +59,16 @@ def guide_row_lines(record: dict[str, Any]) -> list[str]:
         )
         for group in record["groups"]
     ]
-    counts = [f"{record['counts'][state]} {words}" for state, words in _STATES.items()]
+    counts, commits = record["counts"], Counter(str(group["commit"] or "unknown")[:12] for group in record["groups"])
     return [
-        f"Of {sum(record['counts'].values())} statements: {'; '.join(counts)}.",
+        f"Of {sum(counts.values())} statements, {counts['as_written']} work as written and {counts['other_name']} under "
+        f"our name; {counts['gpu']} need a GPU and were not run, {counts['impossible']} are not possible, and "
+        f"{counts['wrong']} do not work.",
         "",
         *markdown_table(("the guides have", "statements", "here", "why"), rows),
         "",
-        source_line(record),
+        f"Lines by commit: {', '.join(f'{number} at {commit}' for commit, number in commits.items())}. "
+        f"{source_line(record)}",
     ]
 
 

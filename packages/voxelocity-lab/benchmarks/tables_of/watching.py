@@ -61,8 +61,8 @@ def guide_row_lines(record: dict[str, Any]) -> list[str]:
     ]
     counts, commits = record["counts"], Counter(str(group["commit"] or "unknown")[:12] for group in record["groups"])
     return [
-        f"Of {sum(counts.values())} statements, {counts['as_written']} work as written and {counts['other_name']} under "
-        f"our name; {counts['gpu']} need a GPU and were not run, {counts['impossible']} are not possible, and "
+        f"Of {sum(counts.values())} statements, {counts['as_written']} work as written and {counts['other_name']} "
+        f"under our name; {counts['gpu']} need a GPU and were not run, {counts['impossible']} are not possible, and "
         f"{counts['wrong']} do not work.",
         "",
         *markdown_table(("the guides have", "statements", "here", "why"), rows),

@@ -176,7 +176,7 @@ def _are_masks_of_classes(folder: Path, masks: Mapping[str, Sequence[str]]) -> b
 def classes_of_masks(folder: Path, masks: Mapping[str, Sequence[str]]) -> tuple[dict[int, str], str]:
     """Class names by value, after the background: the names of the mask files; and where they overlap, as a sentence.
 
-    A mask of the background is no class. Names that differ in capitalization alone are one. They are sorted; but if
+    A mask of the background is not a class. Names that differ in capitalization alone are one. They are sorted; but if
     masks of the first two cases overlap, the largest come first. As the last of several masks counts, a lesion inside
     an organ is then taken from the organ, not lost in it.
 

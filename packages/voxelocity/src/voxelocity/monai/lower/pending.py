@@ -178,7 +178,7 @@ class PendingTensor:
     def with_metadata(self, out: torch.Tensor) -> torch.Tensor:
         """The filled `out` with affine and metadata where they are tracked, as MONAI returns it.
 
-        Arrays in the metadata may be the source's own, so whoever gets the result must only read them.
+        Arrays in the metadata may be the source's own: only read them.
         """
         if not self.is_tracked:
             return out

@@ -105,6 +105,22 @@ def test_a_reader_that_goes_away_ends_the_command_as_a_closed_pipe_does():
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.parametrize("closed", [(1,), (0, 1, 2)], ids=["output", "all"])
+def test_closed_standard_streams_are_no_files_of_ours(tmp_path, closed):
+    """What is printed, also by a program that we start, would end up in the file that has taken their number."""
+    program = "import os, sys; os.write(1, b'yarts'[::-1]); sys.exit(3)"
+    shut = " ".join(f"{number}>&-" for number in closed)
+    line = f'exec "$@" {shut}'
+    command = [sys.executable, "-m", "voxelocity", "monitor", "-o", "watched", "--", sys.executable, "-c", program]
+    done = subprocess.run(
+        ["sh", "-c", line, "sh", *command], cwd=tmp_path, capture_output=True, timeout=HANGS_S, check=False
+    )
+    assert done.returncode == 3, done.stderr
+    kept = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert kept
+    assert not [file for file in kept if b"stray" in file.read_bytes()]
+
+
 ROOT = CHECKOUT
 _IN_THE_ROOT = {
     ".ci", ".dockerignore", ".editorconfig", ".github", ".gitignore", ".pre-commit-config.yaml", "ARCHITECTURE.md",
@@ -123,6 +139,8 @@ def test_the_repository_holds_no_outputs_and_nothing_large():
     assert {name.partition("/")[0] for name in names} <= _IN_THE_ROOT, "unknown names in the root"
     sizes = {name: (ROOT / name).lstat().st_size for name in names if os.path.lexists(ROOT / name)}
     assert {name: size for name, size in sizes.items() if size > _MOST_TRACKED_BYTES} == {}
+    empty = {name for name, size in sizes.items() if size == 0}
+    assert {name for name in empty if Path(name).name not in ("__init__.py", "py.typed")} == set()
 
 
 @pytest.mark.parametrize("name", ["saving_plain", "saving_monai", "saving_lightning"])

@@ -109,12 +109,18 @@ def measure_each(
     path: Path = options.out / f"{name}.json"
     before: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"found": {}, "environment": {}}
     found: dict[str, Any] = before["found"]
-    commits = {**dict.fromkeys(found, before["environment"].get("commit", "")), **before.get("commits", {})}
+    # Of those that stay: an earlier call may have been of another commit, on another machine.
+    sources: dict[str, dict[str, str]] = {
+        f"{fact}s": {**dict.fromkeys(found, before["environment"].get(fact, "")), **before.get(f"{fact}s", {})}
+        for fact in ("commit", "cpu")
+    }
     for wanted in options.only:
-        found[wanted], commits[wanted] = measurements[wanted](), record["environment"]["commit"]
+        found[wanted] = measurements[wanted]()
+        for fact in ("commit", "cpu"):
+            sources[f"{fact}s"][wanted] = record["environment"][fact]
         print(wanted, json.dumps(found[wanted]), flush=True)
         in_order = {measurement: found[measurement] for measurement in measurements if measurement in found}
-        write_record({**record, "commits": commits, "found": in_order}, name, out=options.out)
+        write_record({**record, **sources, "found": in_order}, name, out=options.out)
     return path
 
 

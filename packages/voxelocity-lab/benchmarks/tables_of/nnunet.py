@@ -45,7 +45,8 @@ def rate_lines(record: dict[str, Any]) -> list[str]:
 def _source(record: dict[str, Any], *sections: str) -> str:
     """Where sections of the record come from, which may have been measured at another commit than the last one."""
     command = record["command"].partition(" --only")[0]
-    machine = {**record["environment"], "commit": record["commits"][sections[0]]}
+    known = {fact: record.get(f"{fact}s", {}).get(sections[0]) for fact in ("commit", "cpu")}
+    machine = {**record["environment"], **{fact: value for fact, value in known.items() if value}}
     return source_line({**record, "command": f"{command} --only {' '.join(sections)}", "environment": machine})
 
 
@@ -59,34 +60,37 @@ def _range(values: list[float]) -> str:
 
 @of_records("nnunet_trainer.json")
 def learning_lines(record: dict[str, Any]) -> list[str]:
-    """The losses inside the band, and the Dice after: of our trainers against nnU-Net's own."""
+    """The losses inside the band, and the Dice after few steps and after more: of our trainers and nnU-Net's own."""
     found = record["found"]
-    sides = [(name, part, runs) for part in ("training", "fast") for name, runs in found[part]["runs"].items()][:4]
+    parts = [part for part in ("longer", "training", "fast") if part in found]
+    sides = [(part, name, runs) for part in parts for name, runs in found[part]["runs"].items()]
     table = columns(
-        [side for side in sides if (side[0], side[1]) != ("nnUNetTrainer", "fast")],
-        ("trainer", lambda side: _NAMES[side[0]]),
+        # The first three seeds of nnU-Net's own again.
+        [side for side in sides if side[:2] != ("fast", "nnUNetTrainer")],
+        ("steps", lambda side: f"{found[side[0]]['num_steps']:,}"),
+        ("trainer", lambda side: _NAMES[side[1]]),
         ("seeds", lambda side: len(side[2])),
         ("mean Dice", lambda side: f"{statistics.fmean(run['dice'] for run in side[2]):.3f}"),
-        ("difference, seed by seed", lambda side: _difference(side, found)),
+        ("difference, seed by seed", lambda side: _difference(side[1], found[side[0]]["dice_difference"])),
         ("CPU seconds of a training", lambda side: f"{statistics.median(run['cpu_s'] for run in side[2]):.1f}"),
     )
-    shares, others = (found["training"][name] for name in ("share_in_band", "share_in_band_of_the_other_seeds"))
+    about = found["training"]
+    shares, others = (about[name] for name in ("share_in_band", "share_in_band_of_the_other_seeds"))
     band = ", ".join(map(share_text, shares))
     return [
         *table,
         "",
-        f"Windows of {found['training']['window']} losses inside the 95 % prediction band of nnU-Net's five seeds: "
-        f"{band} of ours; {min(others) * 100:.0f} to {max(others) * 100:.0f} % of one of its seeds in the band of the "
-        f"other four. {found['training']['num_steps']} steps, patches of "
-        f"{' x '.join(map(str, found['training']['patch']))} voxels, a network of 8, 16 and 32 features.",
+        f"Of the trainings of {about['num_steps']} steps, windows of {about['window']} losses inside the 95 % "
+        f"prediction band of nnU-Net's five seeds: {band} of ours; {min(others) * 100:.0f} to "
+        f"{max(others) * 100:.0f} % of one of its seeds in the band of the other four. Patches of "
+        f"{' x '.join(map(str, about['patch']))} voxels, a network of 8, 16 and 32 features.",
         "",
-        _source(record, "training", "fast"),
+        _source(record, *parts),
     ]
 
 
-def _difference(side: tuple[str, str, Any], found: dict[str, Any]) -> str:
-    if side[0] == "nnUNetTrainer":
+def _difference(name: str, about: dict[str, Any]) -> str:
+    if name == "nnUNetTrainer":
         return ""
-    about = found[side[1]]["dice_difference"]
     low, high = about["interval"]
     return f"{signed_text(about['mean'])} ({signed_text(low)} to {signed_text(high)})"

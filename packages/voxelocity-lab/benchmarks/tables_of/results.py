@@ -61,7 +61,7 @@ def source_line(record: dict[str, Any], rows: Mapping[str, Any] | None = None) -
     """Where a record comes from: the command that repeats it, date, commit and machine, which may have been busy.
 
     Of a record whose rows were measured by several calls, of which it keeps the last command, the commits of the others
-    come first.
+    come first, with their processors if those differ.
     """
     environment = record["environment"]
     last, others = str(environment.get("commit") or "unknown"), ""
@@ -71,8 +71,10 @@ def source_line(record: dict[str, Any], rows: Mapping[str, Any] | None = None) -
         known = record.get("commits", {}).get(name) or (row.get("commit") if isinstance(row, dict) else None)
         # Earlier versions of some scripts did not record it.
         commit = known or ("not recorded" if only and name not in shlex.split(only) else last)
-        if commit != last:
-            by_commit.setdefault(commit[:12], []).append(name)
+        cpu = record.get("cpus", {}).get(name) or environment["cpu"]
+        elsewhere = f", {cpu}" if cpu != environment["cpu"] else ""
+        if commit != last or elsewhere:
+            by_commit.setdefault(f"{commit[:12]}{elsewhere}", []).append(name)
     for commit, names in by_commit.items():
         others += f"{'; '.join(names)}: commit {commit}. "
     date = f"{record['date']}, " if "date" in record else ""

@@ -75,6 +75,8 @@ def test_rows_of_several_calls_are_named_with_their_own_commits(tables, record, 
     assert line.startswith(f"thin: commit {'b' * 12}. coarse: commit not recorded. `python tune.py --rounds 2`, ")
     assert "commit x, x, 2 cores" in line
     assert source_line({**kept, "commits": {"coarse": "x"}}, rows).startswith(f"thin: commit {'b' * 12}. `python tune")
+    elsewhere = {**kept, "commits": {"coarse": "x"}, "cpus": {"coarse": "another one"}}
+    assert "coarse: commit x, another one. `python tune" in source_line(elsewhere, rows)
     assert source_line(kept).startswith("`python tune.py --rounds 2 --only 'thick slices'`")
     # One that nobody could repeat is one too many.
     assert "uncommitted" in refusal({**kept, "commits": {"thin": "a-dirty"}})

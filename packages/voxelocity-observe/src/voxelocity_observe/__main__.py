@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from voxelocity_observe import unsupported_platform
@@ -9,6 +10,7 @@ from voxelocity_observe import unsupported_platform
 
 def main() -> None:
     """Runs `voxelocity`, as installed and as `python -m voxelocity_observe`."""
+    _open_closed_streams()
     if why := unsupported_platform():
         sys.exit(f"voxelocity: {why}")
     # Imports nothing that takes time.
@@ -18,6 +20,19 @@ def main() -> None:
         from voxelocity_observe.cli.main import main as run
 
         run()
+
+
+def _open_closed_streams() -> None:
+    """Gives the null device to each standard stream that was closed by whoever started us.
+
+    Otherwise the next file that is opened takes its number, and whatever is printed, also by libraries and by programs
+    that are started from here, ends up in that file.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode))
 
 
 if __name__ == "__main__":

@@ -293,6 +293,27 @@ def test_a_folder_counts_with_every_file_in_it(tmp_path):
     assert item_identity(str(tmp_path / "series")) != before[1]
 
 
+DETACHED = {
+    "voxels of a MetaImage": ("a.mhd", b"ElementDataFile = other.raw\n", "other.raw"),
+    "voxels of an NRRD": ("a.nhdr", b"NRRD0005\ndata file: ./a.raw.gz\n", "a.raw.gz"),
+    "voxels of a pair": ("a.hdr", b"", "a.img"),
+    "the header of a pair": ("a.img", b"", "a.hdr"),
+    "slices that our reader refuses": ("a.mhd", b"ElementDataFile = LIST\nslice_1.raw\n", "slice_1.raw"),
+}
+
+
+@pytest.mark.parametrize(("named", "content", "other"), DETACHED.values(), ids=DETACHED)
+def test_what_belongs_to_a_detached_header_counts_with_it(tmp_path, named, content, other):
+    (tmp_path / named).write_bytes(content)
+    (tmp_path / other).write_bytes(b"before")
+    item = {"image": str(tmp_path / named)}
+    before = item_identity(item), source_facts(item)
+    assert (item_identity(item), source_facts(item)) == before
+    (tmp_path / other).write_bytes(b"changed")
+    assert item_identity(item) != before[0]
+    assert source_facts(item) != before[1]
+
+
 def test_a_word_that_names_a_folder_that_may_not_be_listed_is_only_a_word(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", raising(PermissionError(13, "Permission denied")))
     assert source_facts({"home": str(tmp_path)}) == [f"{tmp_path}:13"]

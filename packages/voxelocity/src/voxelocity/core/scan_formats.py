@@ -137,6 +137,19 @@ def voxels_next_to(path: Path) -> list[Path]:
     return [place for place in places if place.is_file()]
 
 
+def headers_next_to(path: Path) -> list[Path]:
+    """The headers that may be those of this file of voxels and lie next to it; none if it is none."""
+    name = path.name
+    pairs = [(format, ending) for format in NAMED_FORMATS for ending in format.voxels if name.lower().endswith(ending)]
+    places = [
+        path.with_name(name[: -len(ending)] + form)
+        for format, ending in pairs
+        for header in format.endings
+        for form in (header, header.upper())
+    ]
+    return [place for place in places if place.is_file()]
+
+
 def without_companions(names: Iterable[str]) -> list[str]:
     """The names of files without those of voxels whose header is among them: both are one scan."""
     listed = list(names)

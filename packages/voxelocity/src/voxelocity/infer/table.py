@@ -112,6 +112,8 @@ def _stored(text: str) -> bytes:
 
 
 def _append(path: Path, content: bytes) -> None:
-    # In one call, so that two processes that predict into one folder do not mix their rows.
+    # In one call, so that two processes that predict into one folder do not mix their rows. Where the disk has no space
+    # for all of it, the call writes a part, and only the next one fails.
     with path.open("ab", buffering=0) as file:
-        file.write(content)
+        while content:
+            content = content[file.write(content) :]

@@ -13,9 +13,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from voxelocity.core.scan_formats import headers_next_to
+from voxelocity.data.decode import source_files
+from voxelocity_observe.core.errors import ScanError
+
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _RESULT_MAKERS = ("monai", "torch", "numpy", "scipy", "nibabel")
 """Packages whose version may change voxels, whatever the chain names."""
+_DETACHED_HEADERS = (".hdr", ".hdr.gz", ".mhd", ".nhdr")
+"""Of files whose voxels are in another one."""
 _DICOM_NAME = re.compile(r"\.(dcm|dicom|ima)$", re.IGNORECASE)
 
 
@@ -94,15 +100,28 @@ def path_facts(path: str, *, folders: FolderFacts | None) -> list[str]:
     """Facts of this file, or of the files in this folder if `folders` is given; nothing where there is neither.
 
     A file's facts are its real path, size, times of content and of inode, and inode: a replacement of the same size
-    and time has other facts. Only one level of a folder counts, because a word in an item may name a folder far up.
+    and time has other facts. A detached header brings those of its voxels, and the voxels of a pair those of their
+    header. Only one level of a folder counts, because a word in an item may name a folder far up.
     """
     if "\0" in path or len(path) > 4096:
         return []
     if os.path.isfile(path):
-        return [_file_facts(os.path.realpath(path))]
+        return [_file_facts(os.path.realpath(file)) for file in (path, *_companions(path))]
     if folders is not None and path and os.path.isdir(path):
         return folders.of(path)
     return []
+
+
+def _companions(path: str) -> list[str]:
+    """The files that belong to this one: of a detached header its voxels, of the voxels of a pair their header."""
+    if not path.lower().endswith(_DETACHED_HEADERS):
+        return [os.fspath(header) for header in headers_next_to(Path(path))]
+    try:
+        return [os.fspath(file) for file in source_files(Path(path))[1:]]
+    except ScanError:
+        # Other readers may find voxels where ours do not: any file next to the header may be one of them.
+        with os.scandir(os.path.dirname(path) or ".") as entries:
+            return sorted(entry.path for entry in entries if entry.is_file())
 
 
 class FolderFacts:

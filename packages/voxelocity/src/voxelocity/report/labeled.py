@@ -129,7 +129,7 @@ def scores_to_compare(run: RunFacts) -> tuple[CaseScore, ...]:
 def median_run(runs: Sequence[LabeledRun]) -> LabeledRun:
     """The first run with the medians of all in place of its figures, and the mean of their final Dice.
 
-    The time to the target is None where fewer than half of the runs got there.
+    The time to the target is None where half of the runs or more did not get there.
     """
     dice = [run.final_dice for run in runs if run.final_dice is not None]
     marks = [run.unlearned for run in runs if run.unlearned]

@@ -145,11 +145,17 @@ def cpu_of_all() -> float:
     return time.process_time() + sum(taken.user + taken.system for taken in workers)
 
 
-def rate_of_workers(loader: Any, num: int, **consumer: Any) -> tuple[float, float]:
+def rate_of_workers(loader: Any, num_workers: int, **consumer: Any) -> tuple[float, float]:
     from batchgenerators.dataloading.nondet_multi_threaded_augmenter import NonDetMultiThreadedAugmenter
 
     workers = NonDetMultiThreadedAugmenter(
-        loader, None, num_processes=num, num_cached=max(6, num // 2), seeds=None, pin_memory=False, wait_time=0.002
+        loader,
+        None,
+        num_processes=num_workers,
+        num_cached=max(6, num_workers // 2),
+        seeds=None,
+        pin_memory=False,
+        wait_time=0.002,
     )
     try:
         return rate_and_cost(workers, **consumer)
@@ -157,10 +163,10 @@ def rate_of_workers(loader: Any, num: int, **consumer: Any) -> tuple[float, floa
         workers._finish()
 
 
-def rate_of_feed(loader: Any, num: int, **consumer: Any) -> tuple[float, float]:
+def rate_of_feed(loader: Any, num_threads: int, **consumer: Any) -> tuple[float, float]:
     # As our trainer.
     keep_freed_memory()
-    with feed_of(loader, num_threads=num) as feed:
+    with feed_of(loader, num_threads=num_threads) as feed:
         for identifier in loader._data.identifiers:
             feed._cases.open(identifier)
         # More of them, as they take less time.
@@ -254,7 +260,7 @@ def measure_iterations(scenario: Scenario, preprocessed: Path) -> dict[str, Any]
         loader = trainer.get_dataloaders()[0].data_loader
     torch.set_num_threads(num_cores)
     try:
-        return _rates(loader, num_cores, use=trainer.train_step, num=12)
+        return _rates(loader, num_cores, run=in_own_process, use=trainer.train_step, num=12)
     finally:
         torch.set_num_threads(1)
 

@@ -229,18 +229,16 @@ def measure_augmentation(scenario: Scenario, preprocessed: Path) -> dict[str, An
 
 def measure_rates(scenario: Scenario, preprocessed: Path) -> dict[str, Any]:
     loader = open_loader(scenario, preprocessed)
-    found = _rates(loader, len(os.sched_getaffinity(0)), run=in_own_process)
+    found = _rates(loader, len(os.sched_getaffinity(0)))
     return {"patch": list(scenario.patch), **found}
 
 
-def _rates(
-    loader: Any, num_cores: int, *, run: Callable[[Callable[[], Any]], Any] | None = None, **consumer: Any
-) -> dict[str, Any]:
+def _rates(loader: Any, num_cores: int, **consumer: Any) -> dict[str, Any]:
     """Batches a second, alternating: nnU-Net with one, as many and twice as many workers as cores, and ours."""
     numbers = sorted({1, num_cores, 2 * num_cores})
     theirs = {f"nnunet, {num} workers": partial(rate_of_workers, loader, num, **consumer) for num in numbers}
     sides = {**theirs, "voxelocity": partial(rate_of_feed, loader, num_cores, **consumer)}
-    found = alternate({name: call if run is None else partial(run, call) for name, call in sides.items()}, _ROUNDS)
+    found = alternate({name: partial(in_own_process, call) for name, call in sides.items()}, _ROUNDS)
     rates = {name: [rate for rate, _ in values] for name, values in found.items()}
     costs = {name: [1000.0 * cpu_s / loader.batch_size for _, cpu_s in values] for name, values in found.items()}
     best = max(theirs, key=lambda name: statistics.median(rates[name]))
@@ -260,7 +258,7 @@ def measure_iterations(scenario: Scenario, preprocessed: Path) -> dict[str, Any]
         loader = trainer.get_dataloaders()[0].data_loader
     torch.set_num_threads(num_cores)
     try:
-        return _rates(loader, num_cores, run=in_own_process, use=trainer.train_step, num=12)
+        return _rates(loader, num_cores, use=trainer.train_step, num=12)
     finally:
         torch.set_num_threads(1)
 

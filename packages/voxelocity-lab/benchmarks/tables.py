@@ -42,6 +42,8 @@ _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
     "names.md": {"the guides": watching.guide_row_lines},
     "nnunet.md": {
         "the rates": nnunet.rate_lines,
+        "the iterations": nnunet.iteration_lines,
+        "the preprocessing": nnunet.preprocess_lines,
         "the batches": nnunet.batch_lines,
         "the trainings": nnunet.learning_lines,
     },

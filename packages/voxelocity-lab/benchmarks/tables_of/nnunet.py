@@ -1,4 +1,4 @@
-"""The tables of nnU-Net's trainer and ours: what their batches share, and what they learn."""
+"""The tables of nnU-Net's trainer and preprocessing, and ours: what their results share, and what they cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from typing import Any
 
 from tables_of.results import columns, of_records, source_line
-from voxelocity_observe.core.quantities import share_text, signed_text
+from voxelocity_observe.core.quantities import bytes_text, share_text, signed_text
 
 _NAMES = {
     "nnUNetTrainer": "nnU-Net's own",
@@ -40,6 +40,51 @@ def rate_lines(record: dict[str, Any]) -> list[str]:
         ("times as many batches a second", lambda row: _range(row[1]["rate_ratios"])),
     )
     return [*table, "", _source(record, "rates")]
+
+
+@of_records("nnunet_trainer.json")
+def iteration_lines(record: dict[str, Any]) -> list[str]:
+    """Iterations a second of nnU-Net's own step, fed by its best number of workers and by our feed."""
+    if "iterations" not in record["found"]:
+        return []
+    table = columns(
+        record["found"]["iterations"].items(),
+        ("data set", lambda row: row[0]),
+        ("nnU-Net, iterations a second", lambda row: _median(row[1]["batches_per_s"][row[1]["quickest_of_nnunet"]])),
+        ("with our feed", lambda row: _median(row[1]["batches_per_s"]["voxelocity"])),
+        ("times as many", lambda row: _range(row[1]["rate_ratios"])),
+    )
+    return [*table, "", _source(record, "iterations")]
+
+
+@of_records("nnunet_preprocess.json")
+def preprocess_lines(record: dict[str, Any]) -> list[str]:
+    """Seconds and memory of both preprocessors, and what differs in what they store."""
+    found = record["found"]
+    rows = [(name, part, set_[part]) for name, set_ in found.items() for part in ("fingerprint", "cases")]
+    cost = columns(
+        rows,
+        ("data set", lambda row: row[0]),
+        ("part", lambda row: row[1]),
+        ("nnU-Net, seconds", lambda row: _median(row[2]["seconds"]["nnunet"])),
+        ("ours", lambda row: _median(row[2]["seconds"]["voxelocity"])),
+        ("times sooner", lambda row: _range(row[2]["ratios_of_seconds"])),
+        ("times less CPU", lambda row: _range(row[2]["ratios_of_cpu_s"])),
+        ("nnU-Net, peak memory", lambda row: bytes_text(statistics.median(row[2]["most_bytes"]["nnunet"]))),
+        ("ours", lambda row: bytes_text(statistics.median(row[2]["most_bytes"]["voxelocity"]))),
+    )
+    equality = columns(
+        ((name, set_["differences"]) for name, set_ in found.items()),
+        ("data set", lambda row: row[0]),
+        ("cases compared", lambda row: row[1]["num_cases"]),
+        ("voxels", lambda row: f"{row[1]['num_voxels']:,}"),
+        ("that differ", lambda row: row[1]["voxels_that_differ"]),
+        ("by at most", lambda row: f"{row[1]['largest_of_intensity']:.0e}"),
+        ("labels that differ", lambda row: row[1]["labels_that_differ"]),
+        ("fingerprints", lambda row: "equal" if row[1]["fingerprints_are_equal"] else "differ"),
+    )
+    rounds = len(rows[0][2]["ratios_of_seconds"])
+    return [*cost, "", *equality, "", f"Medians of {rounds} alternating runs. {source_line(record)}"]
 
 
 def _source(record: dict[str, Any], *sections: str) -> str:

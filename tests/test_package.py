@@ -107,7 +107,7 @@ def test_a_reader_that_goes_away_ends_the_command_as_a_closed_pipe_does():
 
 @pytest.mark.parametrize("closed", [(1,), (0, 1, 2)], ids=["output", "all"])
 def test_closed_standard_streams_are_no_files_of_ours(tmp_path, closed):
-    """What is printed, also by a program that we start, would end up in the file that has taken their number."""
+    """The next file that is opened would take their number, and a program that we start could not print."""
     program = "import os, sys; os.write(1, b'yarts'[::-1]); sys.exit(3)"
     shut = " ".join(f"{number}>&-" for number in closed)
     line = f'exec "$@" {shut}'

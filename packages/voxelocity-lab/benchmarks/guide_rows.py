@@ -71,7 +71,7 @@ def run_command(command: Mapping[str, Any], work: Path) -> tuple[float, list[str
     start = time.perf_counter()
     program = subprocess.Popen(
         shlex.split(line), cwd=work, env=environ, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, start_new_session=True,
+        stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_hear_ctrl_c,
     )  # fmt: skip
     try:
         printed, status = _wait_for(program, command.get("interrupt_s"))
@@ -80,6 +80,11 @@ def run_command(command: Mapping[str, Any], work: Path) -> tuple[float, list[str
             os.killpg(program.pid, signal.SIGKILL)
     seconds = time.perf_counter() - start
     return seconds, [f"{command['run']}: {fault}" for fault in _faults(command, printed, status, work)]
+
+
+def _hear_ctrl_c() -> None:
+    # A shell's background jobs ignore Ctrl-C, and so would what they start.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _wait_for(program: subprocess.Popen[str], interrupt_s: float | None) -> tuple[str, int | None]:

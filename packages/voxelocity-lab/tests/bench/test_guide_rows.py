@@ -39,7 +39,7 @@ def test_every_word_of_the_guides_stands_on_a_page_that_readers_find():
         ({"run": "python -c 'open(\"a\", \"w\").write(\"b\")'", "files": {"a": ["b"]}}, []),
         ({"run": "python -c 'open(\"a\", \"w\").write(\"b\")'", "files": {"a": ["c"], "d": []}},
          ["a has no 'c'", "leaves no d"]),
-        # Not Python: a signal during its start may be lost.
+        # Not Python, which may take long to start.
         ({"run": "sh -c 'echo \"Traceback (most recent call last)\"; exec sleep 60'", "interrupt_s": 2.0, "status": -2},
          ["prints a traceback"]),
     ],

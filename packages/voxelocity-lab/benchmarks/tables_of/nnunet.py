@@ -45,8 +45,6 @@ def rate_lines(record: dict[str, Any]) -> list[str]:
 @of_records("nnunet_trainer.json")
 def iteration_lines(record: dict[str, Any]) -> list[str]:
     """Iterations a second of nnU-Net's own step, fed by its best number of workers and by our feed."""
-    if "iterations" not in record["found"]:
-        return []
     table = columns(
         record["found"]["iterations"].items(),
         ("data set", lambda row: row[0]),
@@ -107,7 +105,7 @@ def _range(values: list[float]) -> str:
 def learning_lines(record: dict[str, Any]) -> list[str]:
     """The losses inside the band, and the Dice after few steps and after more: of our trainers and nnU-Net's own."""
     found = record["found"]
-    parts = [part for part in ("longer", "training", "fast") if part in found]
+    parts = ("longer", "training", "fast")
     sides = [(part, name, runs) for part in parts for name, runs in found[part]["runs"].items()]
     table = columns(
         # The first three seeds of nnU-Net's own again.

@@ -23,10 +23,10 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Gives the null device to each standard stream that was closed by whoever started us.
+    """Gives the null device to each standard stream that is closed.
 
-    Otherwise the next file that is opened takes its number, and whatever is printed, also by libraries and by programs
-    that are started from here, ends up in that file.
+    Otherwise the next file that is opened takes its number, so that what libraries print ends up in that file, and
+    programs that are started from here cannot print.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

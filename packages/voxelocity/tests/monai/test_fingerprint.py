@@ -296,6 +296,7 @@ def test_a_folder_counts_with_every_file_in_it(tmp_path):
 DETACHED = {
     "voxels of a MetaImage": ("a.mhd", b"ElementDataFile = other.raw\n", "other.raw"),
     "voxels of an NRRD": ("a.nhdr", b"NRRD0005\ndata file: ./a.raw.gz\n", "a.raw.gz"),
+    "voxels of a header with the ending of whole files": ("a.mha", b"ElementDataFile = b.raw\n", "b.raw"),
     "voxels of a pair": ("a.hdr", b"", "a.img"),
     "the header of a pair": ("a.img", b"", "a.hdr"),
     "slices that our reader refuses": ("a.mhd", b"ElementDataFile = LIST\nslice_1.raw\n", "slice_1.raw"),

@@ -139,15 +139,7 @@ def voxels_next_to(path: Path) -> list[Path]:
 
 def headers_next_to(path: Path) -> list[Path]:
     """The headers that may be those of this file of voxels and lie next to it; none if it is none."""
-    name = path.name
-    pairs = [(format, ending) for format in NAMED_FORMATS for ending in format.voxels if name.lower().endswith(ending)]
-    places = [
-        path.with_name(name[: -len(ending)] + form)
-        for format, ending in pairs
-        for header in format.endings
-        for form in (header, header.upper())
-    ]
-    return [place for place in places if place.is_file()]
+    return sorted(place for name in _header_names(path.name) if (place := path.with_name(name)).is_file())
 
 
 def without_companions(names: Iterable[str]) -> list[str]:
@@ -158,13 +150,14 @@ def without_companions(names: Iterable[str]) -> list[str]:
 
 
 def _header_names(name: str) -> set[str]:
-    """What the header of this file of voxels may be called, all in lower case; empty if it is none."""
+    """What the header of this file of voxels may be called, its ending in lower or upper case; empty if it is none."""
     return {
-        name.removesuffix(ending) + header
+        name[: -len(ending)] + form
         for format in NAMED_FORMATS
         for ending in format.voxels
-        if name.endswith(ending)
+        if name.lower().endswith(ending)
         for header in format.endings
+        for form in (header, header.upper())
     }
 
 

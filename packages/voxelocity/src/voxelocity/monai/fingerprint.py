@@ -59,7 +59,7 @@ def item_identity(item: object, folders: FolderFacts | None = None) -> str:
     """What an item of a data set is: numbers and text by value, arrays by their bytes, files by `sources.path_facts`.
 
     Text that names an existing file or folder stands for it: another size, time or inode of the file, or of a file in
-    the folder, gives another identity. No file is opened.
+    the folder, gives another identity. Of files, only headers that may have their voxels in another one are opened.
 
     Args:
         item: of a data set.

@@ -13,15 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from voxelocity.core.scan_formats import headers_next_to
+from voxelocity.core.scan_formats import format_named, headers_next_to
 from voxelocity.data.decode import source_files
 from voxelocity_observe.core.errors import ScanError
 
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _RESULT_MAKERS = ("monai", "torch", "numpy", "scipy", "nibabel")
 """Packages whose version may change voxels, whatever the chain names."""
-_DETACHED_HEADERS = (".hdr", ".hdr.gz", ".mhd", ".nhdr")
-"""Of files whose voxels are in another one."""
 _DICOM_NAME = re.compile(r"\.(dcm|dicom|ima)$", re.IGNORECASE)
 
 
@@ -114,7 +112,8 @@ def path_facts(path: str, *, folders: FolderFacts | None) -> list[str]:
 
 def _companions(path: str) -> list[str]:
     """The files that belong to this one: of a detached header its voxels, of the voxels of a pair their header."""
-    if not path.lower().endswith(_DETACHED_HEADERS):
+    named = format_named(path)
+    if named is None or named.is_one_file:
         return [os.fspath(header) for header in headers_next_to(Path(path))]
     try:
         return [os.fspath(file) for file in source_files(Path(path))[1:]]

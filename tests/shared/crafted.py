@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import faulthandler
+import gc
 import json
 import os
 import random
@@ -251,7 +252,11 @@ def try_kind(kind: Kind, folder: Path, num_trials: int) -> tuple[Counter[str], l
     place.mkdir(parents=True)
     counts: Counter[str] = Counter()
     wrong = []
-    with contextlib.chdir(place), mock.patch.dict(os.environ, XDG_CACHE_HOME=str(place / "cache")):
+    with (
+        contextlib.chdir(place),
+        mock.patch.dict(os.environ, XDG_CACHE_HOME=str(place / "cache")),
+        _without_garbage_of_others(),
+    ):
         trial = kind.make(place)
         for number in range(num_trials):
             found, what = (_forked if kind.is_forked else outcome_of)(trial, numbers, place)
@@ -262,6 +267,17 @@ def try_kind(kind: Kind, folder: Path, num_trials: int) -> tuple[Counter[str], l
                 wrong.append(f"{kind.name} {number}: {found}: {what[-900:]}")
     shutil.rmtree(place, ignore_errors=True)
     return counts, wrong
+
+
+@contextlib.contextmanager
+def _without_garbage_of_others() -> Iterator[None]:
+    """Within the block, no object that is left from before is collected, which may remove its folder."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def table(counts: Mapping[str, Counter[str]]) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 import yaml
 
 from shared.crafted import ODD_VALUES, Kind, SilentError, Trial, as_json, mutated_bytes, mutated_values
+from shared.crafted_foreign import FOREIGN
 from shared.crafted_models import MODELS, Planted
 from shared.crafted_records import RECORDS
 from shared.crafted_scans import SCANS
@@ -308,4 +309,5 @@ KINDS = (
     Kind("arrays of streamlines", 100, _arrays_of_streamlines),
     *RECORDS,
     *SCANS,
+    *FOREIGN,
 )

@@ -399,6 +399,29 @@ def test_patterns_say_which_files_are_images_and_labels(voxelocity, tmp_path, ti
     assert_refused(ended, "no file has a name like --label 'w/{case}.nii.gz'; there are x/q0/z_a.nii.gz")
 
 
+@pytest.mark.parametrize(
+    ("name", "patterns"),
+    [
+        ("q_{index}/masks/q_{index}_{part}", ()),
+        ("masks/q_{index}_{part}_final", ("q_{case}/ct.nii.gz", "masks/q_{case}_{class}_final.nii.gz")),
+        ("q_{index}/{part}/mask", ("{case}/ct.nii.gz", "{case}/{class}/mask.nii.gz")),
+    ],
+)
+def test_classes_have_the_names_that_distinguish_the_masks_of_a_case(voxelocity, tmp_path, tiny_scan, name, patterns):
+    for index in range(3):
+        image, label = tiny_scan(index)
+        save(tmp_path / "set" / f"q_{index}" / "ct.nii.gz", image)
+        for value, part in enumerate(("left_lung", "right_lung"), start=1):
+            path = tmp_path / "set" / f"{name.format(index=index, part=part)}.nii.gz"
+            save(path, (label == value).astype(np.uint8))
+    options = [word for pair in zip(("--image", "--label"), patterns, strict=False) for word in pair]
+    voxelocity("init", tmp_path / "set", *options).succeeded()
+    cases = open_cases(tmp_path / "set")
+    assert cases.class_names == ("background", "left_lung", "right_lung")
+    for index, ref in enumerate(cases.refs):
+        assert np.array_equal(read_case(ref, label_values=(0, 1, 2)).label, tiny_scan(index)[1])
+
+
 def test_masks_of_one_class_each_next_to_their_image_are_merged_by_the_command_that_plan_proposes(
     voxelocity, tmp_path, tiny_scan
 ):

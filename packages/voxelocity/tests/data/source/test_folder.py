@@ -144,7 +144,7 @@ def test_several_label_files_are_masks_or_the_one_next_to_its_image():
     names = [f"{p}/{name}.nii.gz" for p in ("p1", "p2") for name in ("ct", "masks/liver", "masks/spleen")]
     found = group_files(names)
     assert cases_of(found) == {p: (f"{p}/ct.nii.gz", "") for p in ("p1", "p2")}
-    assert found.masks == {p: (f"{p}/masks/liver.nii.gz", f"{p}/masks/spleen.nii.gz") for p in ("p1", "p2")}
+    assert found.masks == {p: {f"{p}/masks/{name}.nii.gz": name for name in ("liver", "spleen")} for p in ("p1", "p2")}
     assert "--merge-masks" in dict(found.left_out)["p1"]
     found = group_files([*names, "p1/all_seg.nii.gz", "p2/all_seg.nii.gz"])
     assert [case.label for case in found.cases] == ["p1/all_seg.nii.gz", "p2/all_seg.nii.gz"]

@@ -19,11 +19,13 @@ from voxelocity_observe.core.plain import excerpt
 from voxelocity_observe.core.quantities import listed
 
 _MOST_BYTES = 1 << 22
+# Of a line: longer ones take expressions long, and are none of a table.
+_MOST_CHARACTERS = 500
 _SEGMENT = re.compile(r"Segment(\d+)_(Name|LabelValue):=(.*)")
 # Index, red, green, blue, opacity, two flags, and the name.
-_SNAP = re.compile(r'\s*(\d+)(?:\s+[\d.]+){6}\s+"(.*)"\s*')
+_SNAP = re.compile(r'\s*(\d{1,9})(?:\s+[\d.]+){6}\s+"(.*)"\s*')
 # Value, name, red, green, blue, opacity.
-_COLORS = re.compile(r"\s*(\d+)\s+(\S.*?)(?:\s+\d{1,3}){4}\s*")
+_COLORS = re.compile(r"\s*(\d{1,9})\s+(\S.*?)(?:\s+\d{1,3}){4}\s*")
 # Of the Caret extension.
 _NIFTI = re.compile(rb'<Label\s+Key="(\d{1,5})"[^>]{0,400}>\s*<!\[CDATA\[([^\]]{1,200})\]\]>')
 _TABLES = (".label", ".ctbl", ".txt")
@@ -124,7 +126,7 @@ def _names_in(path: Path) -> dict[int, str]:
         return {value: _clean(text) for value, text in pairs if value and _clean(text)}
     # The voxels of an NRRD file follow an empty line.
     lines = start.partition(b"\n\n" if b"\r\n" not in start[:200] else b"\r\n\r\n")[0] if is_nrrd else start
-    texts = lines.decode("utf-8", "replace").splitlines()
+    texts = [text for text in lines.decode("utf-8", "replace").splitlines() if len(text) <= _MOST_CHARACTERS]
     if is_nrrd:
         return _segments(texts)
     rows = [match.groups() for text in texts if (match := _SNAP.fullmatch(text) or _COLORS.fullmatch(text))]

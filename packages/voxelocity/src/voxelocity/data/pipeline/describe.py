@@ -57,7 +57,7 @@ class FolderDescription:
         labels: class names by file value.
         left_out: paths, cases or structures, and why each is not in the table.
         guesses: what was guessed and should be checked, as sentences.
-        merged: label files by case id, of cases whose label is to be merged from them.
+        merged: label files by case id, each with its class, of cases whose label is to be merged from them.
         by_raters: whether these are labels of several raters, or masks of one class each.
     """
 
@@ -67,7 +67,7 @@ class FolderDescription:
     cases: tuple[FoundCase, ...]
     left_out: tuple[tuple[str, str], ...]
     guesses: tuple[str, ...]
-    merged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    merged: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     by_raters: bool = False
 
 

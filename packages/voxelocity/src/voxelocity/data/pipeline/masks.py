@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,13 +61,13 @@ class ChosenLabels:
 
     Attributes:
         found: the cases.
-        merged: the files by case id of those whose label is to be merged.
+        merged: of those whose label is to be merged, the files by case id, each with its class.
         classes: names by value, if labels are masks of one class each.
         guesses: what was guessed, as sentences.
     """
 
     found: FoundCases
-    merged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    merged: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     classes: dict[int, str] = field(default_factory=dict)
     guesses: list[str] = field(default_factory=list)
 
@@ -88,27 +88,34 @@ def choose_labels(folder: Path, found: FoundCases, hints: FolderHints) -> Chosen
     if not masks:
         return ChosenLabels(found=found)
     if hints.raters == MAJORITY:
-        return ChosenLabels(found=_with_merged(found, masks), merged=masks)
+        return ChosenLabels(found=_with_merged(found, masks.keys()), merged=masks)
     if hints.raters:
-        by_rater = {case: _rated_by(hints.raters, case, paths) for case, paths in masks.items()}
+        by_rater = {case: _rated_by(hints.raters, case, list(paths)) for case, paths in masks.items()}
         return ChosenLabels(found=_with_labels(found, by_rater))
     # A case with one mask alone looks like one with a label of all classes.
-    masks |= {case.case_id: (case.label,) for case in found.cases if case.label}
+    masks |= {case.case_id: {case.label: _stem(case.label)} for case in found.cases if case.label}
     folders = _folders_of_masks(masks, [path for case in found.cases for path in case.images.values()])
     is_sure = hints.are_masks or "{class}" in hints.label
     if not is_sure and not (folders and _are_masks_of_classes(folder, masks)):
         return ChosenLabels(found=found)
     classes, overlapping = classes_of_masks(folder, masks)
-    found_names = {case: {_stem(path).casefold() for path in paths} for case, paths in masks.items()}
+    found_names = {case: {name.casefold() for name in paths.values()} for case, paths in masks.items()}
     guesses = [text for text in (overlapping, lacking_text(found_names)) if text]
-    if not folders:
-        return ChosenLabels(found=_with_merged(found, masks), merged=masks, classes=classes, guesses=guesses)
-    case = next(iter(masks))
-    guess = (
-        f"Each case has a folder of masks of one class each, as {folders[case]}/ has {len(masks[case])}; they are "
-        "read as one label, and the names of the files are those of the classes."
-    )
-    return ChosenLabels(found=_with_labels(found, folders), classes=classes, guesses=[guess, *guesses])
+    are_named = folders and all(name == _stem(path) for paths in masks.values() for path, name in paths.items())
+    if folders and not is_sure:
+        case, inside = next(iter(folders.items()))
+        how = (
+            "read as one label, and the names of the files are those of the classes"
+            if are_named
+            else "merged into one label, and the classes have the names of the files without that of the case"
+        )
+        guesses.insert(
+            0,
+            f"Each case has a folder of masks of one class each, as {inside}/ has {len(masks[case])}; they are {how}.",
+        )
+    if are_named:
+        return ChosenLabels(found=_with_labels(found, folders), classes=classes, guesses=guesses)
+    return ChosenLabels(found=_with_merged(found, masks.keys()), merged=masks, classes=classes, guesses=guesses)
 
 
 def _with_labels(found: FoundCases, labels: Mapping[str, str]) -> FoundCases:
@@ -118,7 +125,8 @@ def _with_labels(found: FoundCases, labels: Mapping[str, str]) -> FoundCases:
     return replace(found, cases=cases, left_out=left_out, masks={})
 
 
-def _with_merged(found: FoundCases, masks: Mapping[str, Sequence[str]]) -> FoundCases:
+def _with_merged(found: FoundCases, masks: Collection[str]) -> FoundCases:
+    """With the files that their masks are merged into."""
     return _with_labels(found, {case_id: f"{MERGED_FOLDER}/{case_id}.nii.gz" for case_id in masks})
 
 
@@ -134,13 +142,13 @@ def _rated_by(name: str, case_id: str, paths: Sequence[str]) -> str:
     return chosen[0]
 
 
-def _are_by_raters(masks: Mapping[str, Sequence[str]]) -> bool:
+def _are_by_raters(masks: Mapping[str, Mapping[str, str]]) -> bool:
     """Whether the names of the label files of a case differ by a rater or by a small number alone."""
-    stems = {_stem(path) for paths in masks.values() for path in paths}
-    return all(_RATER.search(stem) for stem in stems) or len({_NUMBER.sub("", stem) for stem in stems}) == 1
+    names = {name for paths in masks.values() for name in paths.values()}
+    return all(_RATER.search(name) for name in names) or len({_NUMBER.sub("", name) for name in names}) == 1
 
 
-def _folders_of_masks(masks: Mapping[str, Sequence[str]], images: Sequence[str]) -> dict[str, str]:
+def _folders_of_masks(masks: Mapping[str, Mapping[str, str]], images: Sequence[str]) -> dict[str, str]:
     """The folder that holds the masks of a case and nothing else, by case; empty unless all cases have one.
 
     Args:
@@ -154,7 +162,7 @@ def _folders_of_masks(masks: Mapping[str, Sequence[str]], images: Sequence[str])
     return found if are_apart else {}
 
 
-def _are_masks_of_classes(folder: Path, masks: Mapping[str, Sequence[str]]) -> bool:
+def _are_masks_of_classes(folder: Path, masks: Mapping[str, Mapping[str, str]]) -> bool:
     """Whether label files are masks of one class each, by their names and, of two cases, their values.
 
     Most of the names occur in at least half of the cases, and differ by more than a rater; a file has at most one value
@@ -162,7 +170,7 @@ def _are_masks_of_classes(folder: Path, masks: Mapping[str, Sequence[str]]) -> b
     """
     if _are_by_raters(masks):
         return False
-    cases_with = Counter(stem for paths in masks.values() for stem in set(map(_stem, paths)))
+    cases_with = Counter(name for paths in masks.values() for name in set(paths.values()))
     if 2 * sum(2 * number >= len(masks) for number in cases_with.values()) < len(cases_with):
         return False
     looked_at = [folder / path for paths in list(masks.values())[:_NUM_LOOKED_AT] for path in paths]
@@ -173,8 +181,8 @@ def _are_masks_of_classes(folder: Path, masks: Mapping[str, Sequence[str]]) -> b
         return False
 
 
-def classes_of_masks(folder: Path, masks: Mapping[str, Sequence[str]]) -> tuple[dict[int, str], str]:
-    """Class names by value, after the background: the names of the mask files; and where they overlap, as a sentence.
+def classes_of_masks(folder: Path, masks: Mapping[str, Mapping[str, str]]) -> tuple[dict[int, str], str]:
+    """Class names by value, after the background, of masks by case id; and where they overlap, as a sentence.
 
     A mask of the background is not a class. Names that differ in capitalization alone are one. They are sorted; but if
     masks of the first two cases overlap, the largest come first. As the last of several masks counts, a lesion inside
@@ -185,9 +193,11 @@ def classes_of_masks(folder: Path, masks: Mapping[str, Sequence[str]]) -> tuple[
         ScanError: a mask cannot be read, lies elsewhere than the others of its case, or has several values.
     """
     spellings: dict[str, str] = {}
-    masks = {case: [path for path in paths if not is_background(_stem(path))] for case, paths in masks.items()}
-    for stem in sorted(_stem(path) for paths in masks.values() for path in paths):
-        spellings.setdefault(stem.casefold(), stem)
+    named = {
+        case: [(name, path) for path, name in paths.items() if not is_background(name)] for case, paths in masks.items()
+    }
+    for name in sorted(name for pairs in named.values() for name, _ in pairs):
+        spellings.setdefault(name.casefold(), name)
     names = [*spellings.values()]
     if len(names) >= MAX_CLASSES:
         raise DatasetError(
@@ -195,8 +205,8 @@ def classes_of_masks(folder: Path, masks: Mapping[str, Sequence[str]]) -> tuple[
             f"{MAX_CLASSES - 1} classes can be trained; give the masks of a class the same name in every case"
         )
     overlapping = ""
-    for case_id, paths in list(masks.items())[:_NUM_LOOKED_AT]:
-        files = [(spellings[_stem(path).casefold()], folder / path) for path in paths]
+    for case_id, pairs in list(named.items())[:_NUM_LOOKED_AT]:
+        files = [(spellings[name.casefold()], folder / path) for name, path in pairs]
         if not files:
             continue
         note, place = notes_about(path for _, path in files), _place_of(files[0][1])
@@ -213,7 +223,7 @@ def classes_of_masks(folder: Path, masks: Mapping[str, Sequence[str]]) -> tuple[
 
 
 def write_merged(
-    folder: Path, masks: Mapping[str, Sequence[str]], labels: Mapping[int, str], out: Path, *, num_threads: int
+    folder: Path, masks: Mapping[str, Mapping[str, str]], labels: Mapping[int, str], out: Path, *, num_threads: int
 ) -> dict[str, int]:
     """Writes a label file for each case into `out`, and returns how many voxels of it lie in several masks.
 
@@ -222,7 +232,7 @@ def write_merged(
 
     Args:
         folder: that paths start from.
-        masks: paths by case id.
+        masks: paths by case id, each with its class.
         labels: class names by value, as `classes_of_masks` gives them; empty if files are labels of several raters.
         out: made if it does not exist.
         num_threads: cases at a time.
@@ -244,7 +254,8 @@ def write_merged(
         files = [folder / path for path in masks[case_id]]
         place, note, num_shared = _place_of(files[0]), notes_about(files), 0
         if values:
-            named = [(name, path) for path in files if (name := _stem(path).casefold()) in values]
+            classes = [name.casefold() for name in masks[case_id].values()]
+            named = [(name, path) for name, path in zip(classes, files, strict=True) if name in values]
             canvas = merge_masks(place, named, values, note=note)
             merged, num_shared = canvas.label(), sum(canvas.shared().values())
         else:

@@ -62,13 +62,13 @@ class FoundCases:
     Attributes:
         channels: in the order of the columns of a table.
         left_out: paths, or ids of cases, and why.
-        masks: label files by case id, of cases with several.
+        masks: label files by case id, of cases with several, each with the class that it is the mask of by its name.
     """
 
     channels: tuple[str, ...]
     cases: tuple[FoundCase, ...]
     left_out: tuple[tuple[str, str], ...] = ()
-    masks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    masks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
@@ -105,7 +105,7 @@ def group_files(names: Sequence[str], *, are_masks: bool = False) -> FoundCases:
     for name in sorted(labels):
         labels_by_case[keys[name][0]].append(name)
     chosen: dict[str, str] = {}
-    masks: dict[str, tuple[str, ...]] = {}
+    masks: dict[str, dict[str, str]] = {}
     for case, found in labels_by_case.items():
         folders = {os.path.dirname(image) for image in by_case.get(case, {}).values()}
         # A label next to its image is that of the whole case.
@@ -113,12 +113,12 @@ def group_files(names: Sequence[str], *, are_masks: bool = False) -> FoundCases:
         if case not in by_case:
             left_out += [(name, "no image has this name") for name in found]
         elif are_masks:
-            masks[case] = tuple(found)
+            masks[case] = {name: _class_of(name, case) for name in found}
         elif len(candidates) == 1:
             chosen[case] = candidates[0]
             left_out += [(name, f"{chosen[case]} is the label of its case") for name in found if name != chosen[case]]
         else:
-            masks[case] = tuple(found)
+            masks[case] = {name: _class_of(name, case) for name in found}
             choice = (
                 "masks of one class each are merged by --merge-masks, labels of several raters by --raters majority"
             )
@@ -143,7 +143,7 @@ def _with_all_channels(
     by_case: Mapping[str, Mapping[str, str]],
     labels: Mapping[str, str],
     left_out: list[tuple[str, str]],
-    masks: Mapping[str, tuple[str, ...]],
+    masks: Mapping[str, Mapping[str, str]],
 ) -> FoundCases:
     # Cases without a label are not learned from, so they do not decide.
     deciding = [case for case in by_case if case in labels or case in masks] or list(by_case)
@@ -271,6 +271,13 @@ def _stem(name: str) -> str:
     return stem_of(os.path.basename(name))
 
 
+def _class_of(name: str, case: str) -> str:
+    """The class that a file of a case is the mask of: its name, without that of the case at the beginning."""
+    stem = _stem(name)
+    begin = re.match(rf"{re.escape(case)}[-_. ]+(?=[^-_. ])", stem, re.IGNORECASE)
+    return stem[begin.end() :] if begin else stem
+
+
 def _words(stem: str) -> list[str]:
     return re.findall(r"[^-_. ]+", stem)
 
@@ -312,9 +319,10 @@ def how_to_list(folder: Path, found: FoundCases, scans: Sequence[str]) -> str:
     if found.masks:
         case, masks = next(iter(found.masks.items()))
         return (
-            f"with several label files for a case ({len(masks)} for {case}, such as {masks[0]}). If each is the mask "
-            f"of one class, `voxelocity init {shlex.quote(str(folder))} --merge-masks` merges those of a case; if they "
-            "are by several raters, --raters majority takes the majority, and --raters NAME one of them; otherwise "
+            f"with several label files for a case ({len(masks)} for {case}, such as {next(iter(masks))}). If each is "
+            f"the mask of one class, `voxelocity init {shlex.quote(str(folder))} --merge-masks` merges those of a "
+            "case; if they are by several raters, --raters majority takes the majority, and --raters NAME one of "
+            "them; otherwise "
             f"{_by_table(folder, found.table)}"
         )
     table: Sequence[Sequence[str]] = [("image", "label"), *((name, _MISSING_LABEL) for name in scans)]

@@ -18,6 +18,7 @@ from voxelocity_observe.core.errors import InputError
 _MOST_CHARACTERS = 1000
 _MOST_ITEMS = 10_000
 _LARGEST = 2**63
+_DEEPEST = 50
 _REFERENCE = re.compile(r"@(\w+(?:(?:::|#)\w+)*)")
 # Stands for a reference while Python parses the rest.
 _PLACEHOLDER = "voxelocity_reference_"
@@ -137,9 +138,21 @@ def _parse(text: str) -> tuple[ast.expr, list[str]]:
     if _PLACEHOLDER in text:
         raise ExpressionError(f"it has the name {_PLACEHOLDER}")
     try:
-        return ast.parse(_REFERENCE.sub(replace, text).strip(), mode="eval").body, references
+        tree = ast.parse(_REFERENCE.sub(replace, text).strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ExpressionError(f"Python cannot parse it: {str(error)[:100]}") from None
+    _check_depth(tree)
+    return tree, references
+
+
+def _check_depth(tree: ast.expr) -> None:
+    """Raises if parts lie in parts so often that a walk through them may use up Python's stack."""
+    parts: list[ast.AST] = [tree]
+    for _ in range(_DEEPEST):
+        parts = [inner for part in parts for inner in ast.iter_child_nodes(part)]
+        if not parts:
+            return
+    raise ExpressionError(f"it is nested more than {_DEEPEST} deep")
 
 
 class _Evaluation:

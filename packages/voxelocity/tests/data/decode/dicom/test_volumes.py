@@ -165,19 +165,28 @@ def siemens(name):
     return Path(nib.__file__).parent / "nicom" / "tests" / "data" / f"{name}.dcm.gz"
 
 
-@pytest.fixture
-def mosaics(tmp_path):
+def write_mosaics(folder):
+    """Two mosaics with known pixels; their own were removed.
+
+    Raises:
+        FileNotFoundError: nibabel was installed without its test data.
+    """
     import pydicom
 
     numbers = np.random.default_rng(0)
+    folder.mkdir(exist_ok=True)
     for name in ("siemens_dwi_0", "siemens_dwi_1000"):
-        if not siemens(name).exists():
-            pytest.skip("nibabel was installed without its test data")
-        (tmp_path / "dwi").mkdir(exist_ok=True)
         dataset = pydicom.dcmread(io.BytesIO(gzip.decompress(siemens(name).read_bytes())))
-        # Its pixels were removed.
         dataset.PixelData = numbers.integers(0, 4096, (dataset.Rows, dataset.Columns)).astype("<u2").tobytes()
-        dataset.save_as(tmp_path / "dwi" / f"{name}.dcm")
+        dataset.save_as(folder / f"{name}.dcm")
+
+
+@pytest.fixture
+def mosaics(tmp_path):
+    try:
+        write_mosaics(tmp_path / "dwi")
+    except FileNotFoundError:
+        pytest.skip("nibabel was installed without its test data")
     return tmp_path / "dwi"
 
 

@@ -227,4 +227,92 @@ LAYOUTS: Mapping[str, Layout] = {
             "derivatives/sub-verse00{i}/sub-verse00{i}_seg-vert_msk.nii.gz": (20, 21),
         }
     ),
+    "AbdomenAtlas": Layout(
+        files={
+            "BDMAP_0000000{i}/ct.nii.gz": IMAGE,
+            "BDMAP_0000000{i}/combined_labels.nii.gz": (1, 2),
+            **_several("BDMAP_0000000{i}/segmentations/PART.nii.gz", "aorta liver", (1,)),
+        }
+    ),
+    "BraTS 2023": Layout(
+        files={
+            **_several("BraTS-GLI-0000{i}-000/BraTS-GLI-0000{i}-000-PART.nii.gz", "t1c t1n t2f t2w"),
+            "BraTS-GLI-0000{i}-000/BraTS-GLI-0000{i}-000-seg.nii.gz": (1, 2, 3),
+        },
+        channels=4, classes=3,
+    ),
+    "COVID-19 CT": Layout(
+        files={
+            "ct_scans/coronacases_org_00{i}.nii": IMAGE,
+            **_several("PART_mask/coronacases_00{i}.nii", "infection lung", (1,)),
+        },
+        classes=1, hints=FolderHints(raters="infection"),
+    ),
+    "CURVAS": Layout(
+        files={
+            "UKCHLL00{i}/image.nii.gz": IMAGE,
+            **_several("UKCHLL00{i}/annotation_PART.nii.gz", "1 2 3", (1, 2)),
+        },
+        hints=FolderHints(raters="majority"),
+    ),
+    "HaN-Seg": Layout(
+        files={
+            **_several("set_1/case_0{i}/case_0{i}_IMG_PART.nrrd", "CT MR_T1"),
+            **_several(
+                "set_1/case_0{i}/case_0{i}_OAR_PART.seg.nrrd", "A_Carotid_L A_Carotid_R Bone_Mandible", (1,)
+            ),
+        },
+        channels=2, classes=3, hints=FolderHints(are_masks=True),
+    ),
+    "HECKTOR 2021": Layout(
+        files={
+            **_several("hecktor_nii/CHUM00{i}_PART.nii.gz", "ct pt"),
+            "hecktor_nii/CHUM00{i}_gtvt.nii.gz": (1,),
+        },
+        channels=2, classes=1,
+    ),
+    "LNDb": Layout(
+        files={"LNDb-000{i}.mhd": IMAGE, **_several("LNDb-000{i}_radPART.mhd", "1 2 3", (1,))},
+        classes=1, hints=FolderHints(image="{case}.mhd", label="{case}_rad*.mhd", raters="majority"),
+    ),
+    "MRBrainS18": Layout(
+        files={**_several("training/{i}/pre/PART.nii.gz", "FLAIR T1"), "training/{i}/segm.nii.gz": (1, 2)}, channels=2
+    ),
+    "MSSEG 2016": Layout(
+        files={
+            **_several("0101{i}SACH/Preprocessed_Data/PART_preprocessed.nii.gz", "FLAIR T1 T2"),
+            **_several("0101{i}SACH/Masks/PART.nii.gz", "Consensus ManualSegmentation_1", (1,)),
+        },
+        channels=3, classes=1, hints=FolderHints(raters="consensus"),
+    ),
+    "PI-CAI": Layout(
+        files={
+            **_several("images/1000{i}/1000{i}_100000{i}_PART.mha", "adc hbv t2w"),
+            "picai_labels/csPCa_lesion_delineations/human_expert/resampled/1000{i}_100000{i}.nii.gz": (1,),
+        },
+        channels=3, classes=1,
+    ),
+    "SLIVER07": Layout(
+        files={"scan/liver-orig00{i}.mhd": IMAGE, "label/liver-seg00{i}.mhd": (1,)}, classes=1
+    ),
+    "WMH 2017": Layout(
+        files={**_several("Utrecht/{i}/pre/PART.nii.gz", "FLAIR T1"), "Utrecht/{i}/wmh.nii.gz": (1, 2)},
+        channels=2, hints=FolderHints(image="*/{case}/pre/{channel}.nii.gz", label="*/{case}/wmh.nii.gz"),
+    ),
+    "WORD": Layout(
+        files={
+            "imagesTr/word_000{i}.nii.gz": IMAGE,
+            "labelsTr/word_000{i}.nii.gz": (1, 2),
+            "imagesVal/word_010{i}.nii.gz": IMAGE,
+            "labelsVal/word_010{i}.nii.gz": (1, 2),
+            "imagesTs/word_020{i}.nii.gz": IMAGE,
+        },
+        cases=6,
+    ),
+    "a folder for each channel": Layout(
+        files={**_several("PART/p{i}.nii.gz", "CT PET"), "label/p{i}.nii.gz": (1,)}, channels=2, classes=1
+    ),
+    "labels named after folders": Layout(
+        files={**_several("images/p{i}/PART.nii.gz", "ct pet"), "labels/p{i}.nii.gz": (1,)}, channels=2, classes=1
+    ),
 }  # fmt: skip

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shared.layouts import LAYOUTS, Found, found_in
@@ -18,5 +20,6 @@ def test_a_public_data_set_is_understood(name, tmp_path):
 
 @pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout.hints.raters])
 def test_a_rater_must_be_chosen(name, tmp_path):
+    layout = LAYOUTS[name]
     with pytest.raises(VoxelocityError, match="--raters"):
-        found_in(LAYOUTS[name].make(tmp_path / "data"), tmp_path / "lists")
+        found_in(layout.make(tmp_path / "data"), tmp_path / "lists", replace(layout.hints, raters=""))

@@ -216,3 +216,33 @@ def test_a_test_set_without_labels_is_listed_to_be_predicted():
     found = group_files(names)
     assert cases_of(found) == {"a": (names[0], names[1]), "b": (names[2], "")}
     assert not found.left_out
+
+
+def test_numbers_match_labels_only_if_nothing_else_differs():
+    names = [f"scan/liver-orig{n:03d}.mhd" for n in (1, 2, 3)] + [f"label/liver-seg{n}.mhd" for n in (1, 3)]
+    assert {case: files[-1] for case, files in cases_of(group_files(names)).items()} == {
+        "liver-orig001": "label/liver-seg1.mhd",
+        "liver-orig002": "",
+        "liver-orig003": "label/liver-seg3.mhd",
+    }
+    # Numbers of channels are not those of patients.
+    names = [f"{p}_t{n}.nii" for p in ("anna", "ben") for n in (1, 2)] + [f"{p}_seg1.nii" for p in ("anna", "ben")]
+    found = group_files(names)
+    assert found.channels == ("t1", "t2")
+    assert [case.case_id for case in found.cases] == ["anna", "ben"]
+
+
+def test_folders_are_channels_only_if_labels_have_one_image_in_each():
+    names = [f"{channel}/p{n}.nii" for channel in ("CT", "PET", "labels") for n in (1, 2, 3)]
+    found = group_files(names)
+    assert found.channels == ("CT", "PET")
+    assert cases_of(found)["p2"] == ("CT/p2.nii", "PET/p2.nii", "labels/p2.nii")
+
+
+@pytest.mark.parametrize("path", ["{site}/{kind}/p{n}.nii", "data/{kind}/{site}/p{n}.nii", "{site}/{kind}Tr/p{n}.nii"])
+def test_sites_may_number_their_patients_alike(path):
+    names = [path.format(site=s, kind=k, n=n) for s in ("a", "b") for k in ("images", "labels") for n in (1, 2)]
+    found = group_files(names)
+    assert found.channels == ("image",)
+    assert [case.case_id for case in found.cases] == ["a_p1", "a_p2", "b_p1", "b_p2"]
+    assert all(case.label == case.images["image"].replace("images", "labels") for case in found.cases)

@@ -32,8 +32,9 @@ from voxelocity.data.pipeline.infer_labels import check_are_labels, classes_in
 from voxelocity.data.pipeline.masks import MAJORITY, MERGED_FOLDER, NO_HINTS, FolderHints, choose_labels, write_merged
 from voxelocity.data.pipeline.modality import sort_by_kind
 from voxelocity.data.source import DESCRIPTION_NAME, TABLE_NAME, FoundCase, FoundCases, files_below, group_files
-from voxelocity.data.source.folder import ONLY_CHANNEL, how_to_list
+from voxelocity.data.source.folder import how_to_list
 from voxelocity.data.source.listing import conversion_of
+from voxelocity.data.source.naming import ONLY_CHANNEL
 from voxelocity.data.source.patterns import group_by_patterns
 from voxelocity.data.source.sniff import lists_cases
 from voxelocity_observe.core.errors import DatasetError, ScanError

@@ -30,6 +30,7 @@ MERGED_FOLDER = "merged_labels"
 MAJORITY = "majority"
 """What --raters takes for what most label files of a case say."""
 _RATER = re.compile(r"(?:^|[-_. ])(?:rater|reader|observer|annotator|expert|doctor|radiologist)s?[-_. ]?\w{0,2}$", re.I)
+_AGREED = re.compile(r"consensus|majority|staple|manual", re.I)
 _NUMBER = re.compile(r"[-_. ]?\d{1,2}$")
 # Cases whose masks are read before anything is written.
 _NUM_LOOKED_AT = 2
@@ -131,21 +132,22 @@ def _with_merged(found: FoundCases, masks: Collection[str]) -> FoundCases:
 
 
 def _rated_by(name: str, case_id: str, paths: Sequence[str]) -> str:
-    """The label file of a rater."""
-    chosen = [path for path in paths if name.casefold() in os.path.basename(path).casefold()]
+    """The label file of a rater, by its own name, or by its folders if the names of the files do not tell."""
+    by_name = [path for path in paths if name.casefold() in os.path.basename(path).casefold()]
+    chosen = by_name if len(by_name) == 1 else [path for path in paths if name.casefold() in path.casefold()]
     if len(chosen) != 1:
-        found = ", ".join(map(os.path.basename, paths))
         raise DatasetError(
-            f"source: {len(chosen)} label files of case {case_id} have {name!r} in their names, of {found}; give "
-            f"--raters a part of one name, or {MAJORITY}"
+            f"source: {len(chosen)} label files of case {case_id} have {name!r} in their names, of {', '.join(paths)}; "
+            f"give --raters a part of one name, or {MAJORITY}"
         )
     return chosen[0]
 
 
 def _are_by_raters(masks: Mapping[str, Mapping[str, str]]) -> bool:
-    """Whether the names of the label files of a case differ by a rater or by a small number alone."""
+    """Whether the label files of a case differ by a rater or a small number alone, or one is what raters agreed on."""
     names = {name for paths in masks.values() for name in paths.values()}
-    return all(_RATER.search(name) for name in names) or len({_NUMBER.sub("", name) for name in names}) == 1
+    are_rated = all(map(_RATER.search, names)) or any(map(_AGREED.search, names))
+    return are_rated or len({_NUMBER.sub("", name) for name in names}) == 1
 
 
 def _folders_of_masks(masks: Mapping[str, Mapping[str, str]], images: Sequence[str]) -> dict[str, str]:

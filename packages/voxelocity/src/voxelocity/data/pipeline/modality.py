@@ -16,7 +16,7 @@ import numpy as np
 from voxelocity.data.decode import read_scan
 from voxelocity.data.decode.dicom.files import Slice
 from voxelocity.data.source import FoundCase
-from voxelocity.data.source.folder import ONLY_CHANNEL
+from voxelocity.data.source.naming import ONLY_CHANNEL
 from voxelocity_observe.core.errors import ScanError
 
 MODALITIES = {"CT": "CT", "MR": "MRI", "PT": "PET", "US": "ultrasound"}

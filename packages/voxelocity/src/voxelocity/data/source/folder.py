@@ -1,8 +1,6 @@
 """Which files of an undescribed folder are the images and the label of one case, judged by names alone.
 
-Four ways of naming, tried in this order: BIDS; images and labels of the same name, in two folders or side by side;
-names of labels that those of images begin with; a folder for each patient. Also says how a folder that cannot be opened
-would be: by which command, or which table.
+`source.naming` has the ways of naming. Also says how a folder that cannot be opened would be: by command or table.
 """
 
 from __future__ import annotations
@@ -17,28 +15,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from voxelocity.core.scan_formats import SCAN_ENDINGS, stem_of
+from voxelocity.core.scan_formats import SCAN_ENDINGS
 from voxelocity.data.source.listing import (
     DOCS,
-    IMAGE,
-    LABEL,
     conversion_of,
     files_below,
     is_label,
     is_named_dicom,
-    name_without_label,
 )
+from voxelocity.data.source.naming import ONLY_CHANNEL, class_of, keys_of
 
-_BIDS = re.compile(r"(sub-[A-Za-z0-9]+(?:_ses-[A-Za-z0-9]+)?)")
-_RUN = re.compile(r"_run-[A-Za-z0-9]+")
 # Of folders; the endings are those of imagesTs and imagesTr.
 _TEST = re.compile(r"(?i:(?:^|[-_. ])(?:test|testing|testset|ts)(?:[-_. ]|$))|[a-z](?:Ts|Test)$")
 _TRAINING = re.compile(r"(?i:(?:^|[-_. ])(?:train|training|tr)(?:[-_. ]|$))|[a-z](?:Tr|Train)$")
-_NUMBERED = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")
 _MISSING_LABEL = "LABEL FILE OF THIS CASE"
-_Keys = dict[str, tuple[str, str]]
-ONLY_CHANNEL = "image"
-"""The name of the channel where file names do not distinguish several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +83,7 @@ def group_files(names: Sequence[str], *, are_masks: bool = False) -> FoundCases:
     names = [name for name in names if name not in of_tests]
     labels = [name for name in names if is_label(name)]
     images = [name for name in names if not is_label(name)]
-    keys = _keys_of(images, labels)
+    keys = keys_of(images, labels)
     by_case: dict[str, dict[str, str]] = defaultdict(dict)
     for name in sorted(images):
         case, channel = keys[name]
@@ -113,12 +103,12 @@ def group_files(names: Sequence[str], *, are_masks: bool = False) -> FoundCases:
         if case not in by_case:
             left_out += [(name, "no image has this name") for name in found]
         elif are_masks:
-            masks[case] = {name: _class_of(name, case) for name in found}
+            masks[case] = {name: class_of(name, case) for name in found}
         elif len(candidates) == 1:
             chosen[case] = candidates[0]
             left_out += [(name, f"{chosen[case]} is the label of its case") for name in found if name != chosen[case]]
         else:
-            masks[case] = {name: _class_of(name, case) for name in found}
+            masks[case] = {name: class_of(name, case) for name in found}
             choice = (
                 "masks of one class each are merged by --merge-masks, labels of several raters by --raters majority"
             )
@@ -168,130 +158,6 @@ def _with_all_channels(
                 )
             )
     return FoundCases(channels=channels, cases=tuple(cases), left_out=tuple(left_out), masks=masks)
-
-
-def _keys_of(images: Sequence[str], labels: Sequence[str]) -> _Keys:
-    """Case and channel of each name, in the first way that suits them."""
-    return next(keys for keys_of in _NAMINGS if (keys := keys_of(images, labels)) is not None)
-
-
-def _bids_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys | None:
-    everything = [*images, *labels]
-    if not all(_BIDS.search(os.path.basename(name)) for name in everything):
-        return None
-    keys = {name: _bids_key(name) for name in everything}
-    runs = {name: match[0] for name in everything if (match := _RUN.search(os.path.basename(name)))}
-    # Where every file says its run, and one has several, each is a scan of its own.
-    has_several = len({(*keys[name], run) for name, run in runs.items()}) > len({*keys.values()})
-    if has_several and len(runs) == len(keys):
-        keys = {name: (case + runs[name], channel) for name, (case, channel) in keys.items()}
-    return keys
-
-
-def _name_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys | None:
-    """If most labels have the name of one image, and no two images have one name."""
-    by_name = {name: (name_without_label(name), ONLY_CHANNEL) for name in labels}
-    label_keys = Counter(case for case, _ in by_name.values())
-    by_name |= {name: _name_key(name, label_keys) for name in images}
-    image_keys = {by_name[name][0] for name in images}
-    num_matched = sum(count == 1 and key in image_keys for key, count in label_keys.items())
-    are_apart = len({by_name[name] for name in images}) == len(images)
-    return by_name if are_apart and 2 * num_matched >= len(labels) else None
-
-
-def _prefix_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys | None:
-    """If images begin with the names of most labels, without the words that call these labels: the rest is a channel.
-
-    An image without a label belongs here if it ends as the others do.
-    """
-    bases = {name: tuple(word for word in _words(_stem(name)) if not LABEL.search(word)) for name in labels}
-    words = {name: tuple(_words(_stem(name))) for name in images}
-    known = set(bases.values()) - {()}
-    lengths = {
-        name: next((num for num in range(len(found), 0, -1) if found[:num] in known), 0)
-        for name, found in words.items()
-    }
-    channels = {words[name][num:] for name, num in lengths.items() if num}
-    if not channels or 2 * len({words[name][:num] for name, num in lengths.items() if num}) < len(known):
-        return None
-    keys = {}
-    for name, num in lengths.items():
-        ends = (len(words[name]) - len(end) for end in channels if end and words[name][-len(end) :] == end)
-        begin = num or next(ends, 0) or len(words[name])
-        keys[name] = _begin(_stem(name), begin), "_".join(words[name][begin:]) or ONLY_CHANNEL
-    cases = {words[name][:num]: keys[name][0] for name, num in lengths.items() if num}
-    keys |= {name: (cases.get(base, "_".join(base)), ONLY_CHANNEL) for name, base in bases.items()}
-    return keys if len({keys[name] for name in images}) == len(images) else None
-
-
-def _bids_key(name: str) -> tuple[str, str]:
-    base = os.path.basename(name)
-    match = _BIDS.search(base)
-    assert match is not None, "checked for every name"
-    return match[1], stem_of(base).rpartition("_")[2]
-
-
-def _name_key(name: str, label_keys: Mapping[str, int]) -> tuple[str, str]:
-    whole, numbered = name_without_label(name) or "case", _NUMBERED.fullmatch(_stem(name))
-    # A number at the end counts channels only where it does not belong to the name of a case.
-    if numbered is None or (whole in label_keys and numbered["channel"] != "0000"):
-        return whole, ONLY_CHANNEL
-    return name_without_label(numbered["case"]), numbered["channel"]
-
-
-def _folder_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys:
-    """Cases are folders; channels are what the names of the files in one folder do not have in common."""
-    by_folder: dict[str, list[str]] = defaultdict(list)
-    for name in (*images, *labels):
-        by_folder[os.path.dirname(name)].append(name)
-    # Folders that only say what kind of files they hold name no case.
-    parts = {
-        folder: [part for part in folder.split("/") if part and not LABEL.fullmatch(part) and not IMAGE.fullmatch(part)]
-        for folder in by_folder
-    }
-    shared = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
-    keys = {}
-    for folder, inside in by_folder.items():
-        own = [part for part in parts[folder] if part not in shared] or parts[folder][-1:]
-        case = "_".join(own) or os.path.basename(folder) or "case"
-        words = {name: _words_beyond(os.path.basename(folder), _stem(name)) for name in inside}
-        columns = list(zip(*words.values(), strict=False)) if len(inside) > 1 else []
-        start = next((index for index, column in enumerate(columns) if len(set(column)) > 1), len(columns))
-        for name in inside:
-            keys[name] = case, "_".join(words[name][start:]) or ONLY_CHANNEL
-    return keys
-
-
-_NAMINGS: tuple[Callable[[Sequence[str], Sequence[str]], _Keys | None], ...] = (
-    _bids_keys, _name_keys, _prefix_keys, _folder_keys,
-)  # fmt: skip
-
-
-def _stem(name: str) -> str:
-    return stem_of(os.path.basename(name))
-
-
-def _class_of(name: str, case: str) -> str:
-    """The class that a file of a case is the mask of: its name, without that of the case at the beginning."""
-    stem = _stem(name)
-    begin = re.match(rf"{re.escape(case)}[-_. ]+(?=[^-_. ])", stem, re.IGNORECASE)
-    return stem[begin.end() :] if begin else stem
-
-
-def _words(stem: str) -> list[str]:
-    return re.findall(r"[^-_. ]+", stem)
-
-
-def _begin(stem: str, num: int) -> str:
-    """The stem up to the end of this many words."""
-    ends = [match.end() for match in re.finditer(r"[^-_. ]+", stem)]
-    return stem[: ends[num - 1]] if ends else stem
-
-
-def _words_beyond(folder: str, stem: str) -> list[str]:
-    """The words of a file name, without those of its folder's name that it begins with."""
-    words, shared = _words(stem), _words(folder)
-    return words[len(shared) :] if words[: len(shared)] == shared else words
 
 
 def what_it_holds(folder: Path) -> str:

@@ -20,10 +20,13 @@ _FIRST_CHANNEL = "_0000"
 _MAX_ID_BYTES = 220
 DOCS = "docs/data-sets.md"
 _MOST_ENTRIES, _MOST_FOLDERS = 20_000, 8
+_SPLIT = r"(tr|train|training|va|val|validation|ts|te|test|testing)?"
 LABEL = re.compile(
-    r"(^|[^a-z])(labels?|segs?|segmentations?|dseg|aseg|aparc|masks?|msk|gt|annotations?|rois?)(tr|ts)?([^a-z]|$)", re.I
+    rf"(^|[^a-z]){_SPLIT}(labels?|segm?s?|segmentations?|dseg|aseg|aparc|masks?|msk|gt|ground|(ground)?truth|annots?|"
+    rf"annotations?|rois?|gtv[a-z]?){_SPLIT}([^a-z]|$)",
+    re.I,
 )
-IMAGE = re.compile(r"images?|imgs?|volumes?", re.I)
+IMAGE = re.compile(rf"{_SPLIT}(images?|imgs?|volumes?){_SPLIT}", re.I)
 _GLUED = re.compile(r"(?:images?|imgs?|volumes?|labels?|segs?|segmentations?|masks?)(\d+)", re.I)
 _VOXELS = "{ending} files are the voxels of a pair: name the .hdr file of the same name, which must lie next to it"
 

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 
-from voxelocity.data.source.folder import ONLY_CHANNEL, FoundCase, FoundCases
+from voxelocity.data.source.folder import FoundCase, FoundCases
+from voxelocity.data.source.naming import ONLY_CHANNEL
 from voxelocity_observe.core.errors import ConfigError, DatasetError
 from voxelocity_observe.core.quantities import listed
 

@@ -80,7 +80,8 @@ def mutated_values(numbers: random.Random, values: Any) -> Any:
             case 2 if isinstance(holder, list):
                 holder.append(copy.deepcopy(holder[key]))
             case _:
-                holder[key] = numbers.choice(ODD_VALUES)
+                # A copy, as the next change may be inside it.
+                holder[key] = copy.deepcopy(numbers.choice(ODD_VALUES))
     return changed
 
 

@@ -26,6 +26,7 @@ from shared.crafted import Kind, Trial, as_json, mutated_bytes
 from shared.damage import odd_elements, rotten
 from shared.dicom_series import write_enhanced, write_series
 from shared.layouts import LAYOUTS, found_in
+from shared.lists import LISTS, found_in_list
 
 _VOXELS = np.random.default_rng(0).integers(-900, 900, (4, 6, 7)).astype(np.int16)
 
@@ -257,72 +258,18 @@ def _patterns(folder: Path) -> Trial:
     return trial
 
 
-def _numbered(pattern: str) -> list[str]:
-    return [pattern.format(number) for number in range(4)]
-
-
-def _pairs(
-    images: str = "imagesTr/c{}.nii.gz", labels: str = "labelsTr/c{}.nii.gz", **more: Any
-) -> list[dict[str, Any]]:
-    return [
-        {"image": image, "label": label, **more}
-        for image, label in zip(_numbered(images), _numbered(labels), strict=True)
-    ]
-
-
-_LISTS: dict[str, dict[str, Any]] = {
-    "nnU-Net 1": {
-        "modality": {"0": "MRI"}, "labels": {"0": "background", "1": "a", "2": "b"}, "numTraining": 4, "test": [],
-        "training": _pairs("./imagesTr/n{}.nii.gz", "./labelsTr/c{}.nii.gz"),
-    },
-    "nnU-Net 2": {
-        "channel_names": {"0": "T2"}, "labels": {"background": 0, "whole": [1, 2], "core": [2]},
-        "regions_class_order": [1, 2], "numTraining": 4, "file_ending": ".nii.gz",
-    },
-    "nnU-Net 2 with paths": {
-        "channel_names": {"0": "CT"}, "labels": {"background": "0", "a": "1", "b": 2}, "numTraining": 4,
-        "file_ending": ".nii.gz",
-        "dataset": {
-            f"c{number}": {"images": [f"../data/imagesTr/c{number}.nii.gz"], "label": f"labelsTr/c{number}.nii.gz"}
-            for number in range(4)
-        },
-    },
-    "Auto3DSeg": {"training": [{**pair, "fold": 0} for pair in _pairs()], "testing": [{"image": "imagesTr/c0.nii.gz"}]},
-    "MONAI": {
-        "labels": {"0": "background", "1": "a", "2": "b"}, "modality": {"0": "CT"}, "training": _pairs()[:3],
-        "validation": _pairs()[3:], "test": ["imagesTr/c1.nii.gz"],
-    },
-}  # fmt: skip
-"""Lists of cases as other tools write them, of the files that `_lists` makes."""
-
-
 def _lists(folder: Path) -> Trial:
-    """Lists of other tools and their splits, changed."""
-    from voxelocity.data.source import open_cases
-
-    data = folder / "data"
-    numbers = np.random.default_rng(0)
-    for name in _numbered("imagesTr/c{}.nii.gz"):
-        (data / name).parent.mkdir(parents=True, exist_ok=True)
-        nib.save(nib.Nifti1Image(numbers.normal(0, 9, (4, 5, 6)).astype(np.int16), np.eye(4)), data / name)
-    for number, name in enumerate(_numbered("labelsTr/c{}.nii.gz")):
-        (data / name).parent.mkdir(parents=True, exist_ok=True)
-        nib.save(nib.Nifti1Image(numbers.integers(0, 3, (4, 5, 6)).astype(np.uint8), np.eye(4)), data / name)
-        for kind in ("c", "n"):
-            (data / f"imagesTr/{kind}{number}_0000.nii.gz").symlink_to(data / f"imagesTr/c{number}.nii.gz")
-    cases = [f"c{number}" for number in range(4)]
-    splits = [{"train": [case for case in cases if case != out], "val": [out]} for out in cases]
+    """Lists of other tools, or files next to them, changed."""
+    made = {name: listed.make(folder / str(number)) for number, (name, listed) in enumerate(LISTS.items())}
 
     def trial(numbers: random.Random) -> None:
-        for file in data.glob("*.json"):
-            file.unlink()
-        described = _LISTS[numbers.choice(list(_LISTS))]
-        is_of_splits = "file_ending" in described and numbers.random() < 0.4
-        changed = json.dumps(described).encode() if is_of_splits else as_json(numbers, described)
-        (data / numbers.choice(("dataset.json", "dataset.json", "dataset_0.json"))).write_bytes(changed)
-        if is_of_splits:
-            (data / "splits_final.json").write_bytes(as_json(numbers, splits))
-        open_cases(data)
+        name = numbers.choice(list(LISTS))
+        contents = {**LISTS[name].beside, LISTS[name].name: LISTS[name].content}
+        changed = numbers.choice(list(contents))
+        for file, content in contents.items():
+            text = as_json(numbers, content) if file == changed else json.dumps(content).encode()
+            (made[name] / file).write_bytes(text)
+        found_in_list(made[name])
 
     return trial
 

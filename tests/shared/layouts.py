@@ -46,15 +46,8 @@ class Layout:
         numbers = np.random.default_rng(0)
         for i in (1, 2, 3):
             for name, values in self.files.items():
-                path = folder / name.format(i=i)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                shape = (*_SHAPE, 4) if self.frames and self.frames in name else _SHAPE
-                voxels = numbers.normal(100.0, 20.0, shape).astype(np.int16)
-                if values:
-                    voxels = np.zeros(_SHAPE, np.int16)
-                    for order, value in enumerate(values):
-                        voxels[2 + 4 * order : 6 + 4 * order, 4:12, 4:12] = value
-                _write(path, voxels)
+                is_film = self.frames and self.frames in name
+                write_scan(folder / name.format(i=i), numbers, values, num_channels=4 if is_film else 1)
         return folder
 
 
@@ -88,7 +81,15 @@ def found_in(folder: Path, lists: Path, hints: FolderHints = NO_HINTS) -> Found:
     )
 
 
-def _write(path: Path, voxels: np.ndarray) -> None:
+def write_scan(path: Path, numbers: np.random.Generator, values: tuple[int, ...], *, num_channels: int = 1) -> None:
+    """Writes a label with boxes of these values, or an image of these channels."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if values == IMAGE:
+        voxels = numbers.normal(100.0, 20.0, (*_SHAPE, num_channels) if num_channels > 1 else _SHAPE).astype(np.int16)
+    else:
+        voxels = np.zeros(_SHAPE, np.int16)
+        for order, value in enumerate(values):
+            voxels[2 + 4 * order : 6 + 4 * order, 4:12, 4:12] = value
     if path.name.endswith((".nii", ".nii.gz")):
         nib.save(nib.Nifti1Image(voxels, np.diag([-1.0, -1.0, 1.0, 1.0])), path)
         return

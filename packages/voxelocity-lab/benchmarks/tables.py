@@ -24,7 +24,7 @@ _END = "<!-- /figures -->"
 _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
     "auto3dseg.md": {"the curves": tuning.auto3dseg_curve_lines, "the two searches": tuning.auto3dseg_lines},
     "bench.md": {"the settings": comparisons.switch_lines},
-    "data-sets.md": {"the layouts": layouts.layout_lines},
+    "data-sets.md": {"the layouts": layouts.layout_lines, "the lists": layouts.list_lines},
     "diagnose.md": {
         "the checkpoints": watching.checkpoint_lines,
         "the held-out programs": watching.diagnosed_lines,

@@ -48,13 +48,11 @@ def _path_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys | None:
     """If most labels have the path of one image, but for words that say what is a label or an image."""
     parts = {name: _own_parts(os.path.dirname(name)) for name in (*images, *labels)}
     shared = _in_all(parts, parts)
-    keys = {
-        name: [*(part for part in found if part not in shared), name_without_label(name)]
-        for name, found in parts.items()
-    }
-    return _if_matched(
-        {name: ("_".join(filter(None, key)), ONLY_CHANNEL) for name, key in keys.items()}, images, labels
-    )
+    keys = {}
+    for name, found in parts.items():
+        own = [*(part for part in found if part not in shared), name_without_label(name)]
+        keys[name] = "_".join(filter(None, own)) or "_".join(found[-1:]) or "case", ONLY_CHANNEL
+    return _if_matched(keys, images, labels)
 
 
 def _if_matched(keys: _Keys, images: Sequence[str], labels: Sequence[str]) -> _Keys | None:

@@ -316,6 +316,14 @@ def test_a_volume_that_the_network_cannot_take_whole_is_refused_by_its_size(tmp_
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_volume_that_fits_is_known_without_torchs_compiler(tmp_path, scans, monkeypatch):
+    model = open_model(save_kind(tmp_path / "b", KINDS["template"], scans[:1]))
+    # A copy without weights, with which torch computes shapes by its compiler.
+    monkeypatch.setattr("voxelocity.infer.models.bundle_network.copy.deepcopy", pytest.fail)
+    assert {*np.unique(as_ours(model, scans[:1]))} <= {0, 1, 2}
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_whole_volumes_are_predicted_in_eager_mode(tmp_path, scans):
     model = open_model(save_kind(tmp_path / "b", KINDS["template"], scans[:1]))
     with pytest.raises(InputError, match=r"passes whole volumes of different shapes to its network.*leave it out"):

@@ -83,7 +83,7 @@ def open_bundle(folder: Path) -> Model:
     if padding != ("constant", 0.0):
         later.append(PadToWindow(spec.window.shape_voxel, *padding))
     if inferer.name == _SIMPLE:
-        later.append(CheckWhole(why_not_whole(network, len(channels))))
+        later.append(CheckWhole(why_not_whole(described, network, len(channels))))
     back_classes = () if meaning.is_kept_on_scan else meaning.kept_largest
     return Model(
         folder=folder,

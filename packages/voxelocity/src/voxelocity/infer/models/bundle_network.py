@@ -11,7 +11,7 @@ import copy
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -174,13 +174,20 @@ def is_faster_channels_last(described: Component, num_classes: int) -> bool:
     return kind is not None and kind.is_faster_channels_last and num_classes <= _MOST_LAST
 
 
-def why_not_whole(network: torch.nn.Module, num_channels: int) -> Callable[[Index3], str]:
+def why_not_whole(described: Component, network: torch.nn.Module, num_channels: int) -> Callable[[Index3], str]:
     """A function that says why a network cannot take an image of a shape, or "" if it can; it computes shapes alone."""
-    tensors = [*network.parameters(), *network.buffers()]
-    blank = copy.deepcopy(network, {id(tensor): torch.empty_like(tensor, device="meta") for tensor in tensors})
+    takes_empty = _NETWORKS[described.name].takes_empty
+
+    @cache
+    def without_weights() -> torch.nn.Module:
+        tensors = [*network.parameters(), *network.buffers()]
+        return copy.deepcopy(network, {id(tensor): torch.empty_like(tensor, device="meta") for tensor in tensors})
 
     @lru_cache(maxsize=64)
     def why_not(shape: Index3) -> str:
+        if takes_empty and _takes_empty(network, (num_channels, *shape)):
+            return ""
+        blank = without_weights()
         try:
             with torch.no_grad():
                 found = tuple(blank(torch.empty((1, num_channels, *shape), device="meta")).shape[2:])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness import ROOT
-from tables_of import comparisons, inference, layouts, monai, nnunet, ranks, recipes, tuning, watching
+from tables_of import comparisons, inference, layouts, monai, nnunet, ranks, recipes, starts, tuning, watching
 from tables_of.concepts import TABLE_OF, page_tables
 from tables_of.measured import measured_page
 from tables_of.races import readme_table, target_picture
@@ -54,6 +54,7 @@ _NAMED_TABLES: Mapping[str, Mapping[str, Callable[[], list[str]]]] = {
         "the race": recipes.brain_race_lines,
     },
     "recipes/spleen.md": {"the race": recipes.spleen_lines},
+    "runs.md": {"the starts": starts.start_lines},
     "recipes/tractography.md": {
         "the streamlines": recipes.tract_lines,
         "the streamlines led by an image": recipes.tract_image_lines,

@@ -246,3 +246,9 @@ def test_sites_may_number_their_patients_alike(path):
     assert found.channels == ("image",)
     assert [case.case_id for case in found.cases] == ["a_p1", "a_p2", "b_p1", "b_p2"]
     assert all(case.label == case.images["image"].replace("images", "labels") for case in found.cases)
+
+
+@pytest.mark.parametrize("folder", ["segmentation_data", "a/seg-challenge/train", "image_label_pairs"])
+def test_words_in_the_folders_of_all_files_mark_no_labels(folder):
+    names = [f"{folder}/{p}/{kind}.nii" for p in ("p1", "p2") for kind in ("ct", "seg")]
+    assert cases_of(group_files(names)) == {p: (f"{folder}/{p}/ct.nii", f"{folder}/{p}/seg.nii") for p in ("p1", "p2")}

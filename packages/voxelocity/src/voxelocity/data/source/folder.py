@@ -81,8 +81,10 @@ def group_files(names: Sequence[str], *, are_masks: bool = False) -> FoundCases:
         (name, "of a test set, which is not learned from; rename the folder if it is none") for name in of_tests
     ]
     names = [name for name in names if name not in of_tests]
-    labels = [name for name in names if is_label(name)]
-    images = [name for name in names if not is_label(name)]
+    # What the folders of all files are called says nothing of one.
+    start = len(os.path.commonpath([os.path.dirname(name) for name in names])) if names else 0
+    labels = [name for name in names if is_label(name[start:])]
+    images = [name for name in names if not is_label(name[start:])]
     keys = keys_of(images, labels)
     by_case: dict[str, dict[str, str]] = defaultdict(dict)
     for name in sorted(images):

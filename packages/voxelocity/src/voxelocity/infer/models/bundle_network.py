@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from voxelocity.core.region import Index3
 from voxelocity.infer.models.bundle_config import Component
@@ -36,7 +38,7 @@ class _Kind:
         fixed: arguments that would otherwise load something.
         nested: arguments that are objects of MONAI themselves, and the class of each.
         is_faster_channels_last: whether a CPU computes it faster in channels_last_3d, in float32 (docs/log).
-        takes_empty: whether it takes a batch of no windows, and then makes nothing as large as one.
+        takes_empty: whether it takes a batch of no windows, for which it makes nothing as large as one.
     """
 
     outputs: str = "out_channels"
@@ -44,13 +46,13 @@ class _Kind:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     nested: Mapping[str, str] = field(default_factory=dict)
     is_faster_channels_last: bool = False
-    takes_empty: bool = False
+    takes_empty: bool = True
 
 
 _NETWORKS: Mapping[str, _Kind] = {
     **dict.fromkeys(("AttentionUnet", "BasicUNet", "DynUNet", "MedNeXt", "SegResNetDS", "UNETR", "VNet"), _Kind()),
-    **dict.fromkeys(("SegResNet", "UNet"), _Kind(is_faster_channels_last=True, takes_empty=True)),
-    "SwinUNETR": _Kind(dropped=("img_size",)),
+    **dict.fromkeys(("SegResNet", "UNet"), _Kind(is_faster_channels_last=True)),
+    "SwinUNETR": _Kind(dropped=("img_size",), takes_empty=False),
     "FlexibleUNet": _Kind(fixed={"pretrained": False}),
     "DiNTS": _Kind(outputs="num_classes", nested={"dints_space": "TopologyInstance"}),
     # A part of DiNTS. It asks on which device its architecture lies; ours is read by the CPU.
@@ -157,12 +159,27 @@ def _takes_empty(network: torch.nn.Module, window_cxyz: Sequence[int]) -> bool:
     Shapes without memory say the same, but torch imports its compiler for them: half a CPU second.
     """
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _WithoutInstanceNorms():
             found = network(torch.empty((0, *window_cxyz)))
     # Whatever its layers raise for sizes that do not fit: the check without memory says it in words.
     except Exception:
         return False
     return isinstance(found, torch.Tensor) and found.shape[2:] == torch.Size(window_cxyz[1:])
+
+
+class _WithoutInstanceNorms(TorchFunctionMode):
+    """Within the block, instance norms return what they get: torch's refuse a batch of nothing."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if function is torch.nn.functional.instance_norm and math.prod(args[0].shape[2:]) > 1:
+            return args[0]
+        return function(*args, **(kwargs or {}))
 
 
 def is_faster_channels_last(described: Component, num_classes: int) -> bool:

@@ -50,6 +50,10 @@ def value_of(text, load=None):
         ("torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')", "device"),
         ("int(round(2.6))", 3),
         ("None", None),
+        ("list(set([i+1 for i in range(6)]) - set([2, 4]))", [1, 3, 5, 6]),
+        ("[i * 2 for i in @list]", [2, 6]),
+        ("[x for x in range(2, 8, 3)]", [2, 5]),
+        ("[[j for j in range(i)] for i in range(3)]", [[], [0], [0, 1]]),
     ],
 )
 def test_harmless_expressions_are_computed(text, expected):
@@ -65,13 +69,16 @@ def test_arrays_of_a_file_of_the_bundle_are_tensors():
 @pytest.mark.parametrize(
     "text",
     [
-        "__import__('os').system('touch ran')", "open('x')", "@a.bit_length()", "().__class__", "[i for i in @list]",
-        "lambda x: x", "f'{@a}'", "(x := 3)", "@names.keys()", "eval('1')", "os.path.join('a', 'b')", "{**@names}",
+        "__import__('os').system('touch ran')", "open('x')", "@a.bit_length()", "().__class__",
+        "[i for i in @list if i]", "lambda x: x", "f'{@a}'", "(x := 3)", "@names.keys()", "eval('1')", "os.path.join('a', 'b')", "{**@names}",
         "2 ** 99999", "[0] * 100000", "'a' * 9", "10 ** 10", "9999999999 * 9999999999", "1 / 0", "@list[9]",
         "@names['z']", "len(3)", "int('x')", "sum(['a'])", "1 +", "*@list", "@list * @list", "torch.load(open('x'))",
         "numpy.ones(3)", "torch.hub.load('a', 'b')", "not_defined", "1 < 2 < 3", "-'a'", "(" * 300 + ")" * 300,
         "-" * 999 + "1", "a" * 2000, "voxelocity_reference_0", "@arrays['code'] and 1", "\0", "", "@", "list(5)",
-        "int('9' * 9999)", "True @ False", "len(@names, x=1)", "1; 2", "import os",
+        "int('9' * 9999)", "True @ False", "len(@names, x=1)", "1; 2", "import os", "range(999999999)", "set([[1]])",
+        "[j for i in range(9) for j in range(9)]", "[[j for j in range(9999)] for i in range(9999)]", "range('a')",
+        "set([1]) - [1]", "list(set([1, 'a']))", "[i for i in 3]", "[i.x for i in [1]]",
+        "[__import__(i) for i in ['os']]",
     ],
 )  # fmt: skip
 def test_all_others_are_refused(text, tmp_path, monkeypatch):

@@ -6,8 +6,9 @@ holds the weights. Of expressions, only harmless ones are computed (`bundle_expr
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from voxelocity.infer.model import Model, PredictionSpec
 from voxelocity.infer.models.bundle_config import BundleConfig, Component
 from voxelocity.infer.models.bundle_grid import CheckWhole, PadToWindow
 from voxelocity.infer.models.bundle_network import (
+    PROMPTED,
     Shaping,
     build_network,
     is_faster_channels_last,
@@ -31,6 +33,9 @@ from voxelocity_observe.core.plain import shortened
 
 _MAX_CHANNELS = 256
 _SLIDING, _SLICES, _SIMPLE = "SlidingWindowInferer", "SliceInferer", "SimpleInferer"
+# The bundle's own. It passes neither an overlap nor a mode on to MONAI's, and pads with the edge since this release.
+_OF_VISTA, _VISTA_SINCE = "Vista3dInferer", (0, 5, 7)
+_EVERYTHING, _LAST_ASKED = "everything_labels", 132
 # Names of MONAI and of NumPy.
 _PADDING = {"constant": "constant", "replicate": "edge", "reflect": "reflect", "circular": "wrap"}
 _WITHOUT_EFFECT = (
@@ -52,12 +57,13 @@ def open_bundle(folder: Path) -> Model:
             does it, or code.
     """
     config = BundleConfig(folder)
-    channels, names = read_names(folder / METADATA)
+    described = config.component("@network_def", "network_def")
+    asked = _asked(config, folder / METADATA) if described.name == PROMPTED else ()
+    channels, names = read_names(folder / METADATA, outputs=(0, *asked) if asked else ())
     preparation = preparation_of(config.components("preprocessing"))
-    meaning = meaning_of(config, preparation, names)
+    meaning = meaning_of(config, preparation, names, is_prompted=bool(asked))
     inferer = config.component("@inferer", "inferer")
     window, slice_axis, padding = _window(inferer)
-    described = config.component("@network_def", "network_def")
     kept = tuple(meaning.labels[sorted(meaning.labels)[index]] for index in meaning.kept_largest)
     spec_values = {
         "channels": channels,
@@ -77,7 +83,9 @@ def open_bundle(folder: Path) -> Model:
         config.weights_path(),
         (len(channels), *spec.window.shape_voxel),
         num_channels=len(names),
-        shaping=Shaping(slice_axis=slice_axis, channels=meaning.channels, has_background=meaning.has_background),
+        shaping=Shaping(
+            slice_axis=slice_axis, channels=meaning.channels, has_background=meaning.has_background, asked=asked
+        ),
     )
     later: list[DeterministicStage] = []
     if padding != ("constant", 0.0):
@@ -96,11 +104,12 @@ def open_bundle(folder: Path) -> Model:
     )
 
 
-def read_names(path: Path) -> tuple[list[str], dict[int, str]]:
+def read_names(path: Path, *, outputs: Sequence[int] = ()) -> tuple[list[str], dict[int, str]]:
     """Names of the image channels, and of the network's output channels by index.
 
     Args:
         path: of the bundle's `metadata.json`.
+        outputs: the indices, if they are not those of the output's channels.
 
     Raises:
         InputError: it does not describe a segmentation.
@@ -114,7 +123,8 @@ def read_names(path: Path) -> tuple[list[str], dict[int, str]]:
             names, num_channels = part.get("channel_def") or part.get("label_def") or {}, part["num_channels"]
             if not 1 <= num_channels <= _MAX_CHANNELS:
                 raise TypeError(f"num_channels is {num_channels}")
-            found.append({index: str(names.get(str(index), f"channel {index}")) for index in range(num_channels)})
+            indices = outputs if outputs and part is output else range(num_channels)
+            found.append({index: str(names.get(str(index), f"channel {index}")) for index in indices})
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"infer: {path} does not describe network_data_format with inputs.image and outputs.pred and their "
@@ -132,11 +142,34 @@ def read_names(path: Path) -> tuple[list[str], dict[int, str]]:
     return list(channels.values()), named
 
 
+def _asked(config: BundleConfig, metadata: Path) -> tuple[int, ...]:
+    """The classes that VISTA3D finds by itself, by their numbers."""
+    release = str(read_json(metadata).get("version"))
+    if not re.fullmatch(r"\d{1,4}(\.\d{1,4}){2}", release) or tuple(map(int, release.split("."))) < _VISTA_SINCE:
+        since = ".".join(map(str, _VISTA_SINCE))
+        raise InputError(f"infer: {metadata} is of release {shortened(release)}; VISTA3D is read from {since} on")
+    found = config.resolved(f"@{_EVERYTHING}", _EVERYTHING)
+    numbers = sorted(found) if isinstance(found, list) and all(type(value) is int for value in found) else []
+    if not numbers or numbers[0] < 1 or numbers[-1] > _LAST_ASKED or len(set(numbers)) < len(numbers):
+        raise config.error(_EVERYTHING, f"is {shortened(found)}, not different numbers of classes up to {_LAST_ASKED}")
+    return tuple(numbers)
+
+
 def _window(inferer: Component) -> tuple[dict[str, Any], int | None, tuple[Any, float]]:
     """The fields of the window, the axis across which a 2-D network sees planes, and `PadToWindow.mode` and `value`."""
     if inferer.name == _SIMPLE:
         inferer.take({})
         return {"shape_voxel": (0, 0, 0), "blend": "uniform", "reuse_constant": False}, None, ("constant", 0.0)
+    if inferer.name == _OF_VISTA:
+        taken = inferer.take(
+            {"roi_size": None, "sw_batch_size": 1}, without_effect=("overlap", "use_point_window", "use_cfp")
+        )
+        shape, _ = _shape(inferer, taken)
+        window = {
+            "shape_voxel": shape, "batch_size": taken["sw_batch_size"], "overlap": 0.25, "blend": "uniform",
+            "reuse_constant": 0 not in shape,
+        }  # fmt: skip
+        return window, None, ("edge", 0.0)
     if inferer.name not in (_SLIDING, _SLICES):
         raise inferer.error(f"is none of the inferers that are supported: {_SLIDING}, {_SLICES}, {_SIMPLE}")
     defaults: dict[str, Any] = {
@@ -170,7 +203,7 @@ def _shape(inferer: Component, taken: Mapping[str, Any]) -> tuple[list[Any], int
         raise inferer.error(f"has the roi_size {shortened(given)}, not {num_axes} numbers")
     # As in MONAI, none and negative ones stand for the whole.
     shape = [0 if edge is None or (isinstance(edge, int) and edge < 0) else edge for edge in edges]
-    if inferer.name == _SLIDING:
+    if inferer.name != _SLICES:
         return shape, None
     axis = taken["spatial_dim"]
     if isinstance(axis, bool) or axis not in (0, 1, 2):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxelocity.infer.models.bundle_expressions import ExpressionError, Sources, evaluate, plain_reference
+from voxelocity.infer.models.bundle_expressions import ExpressionError, Sources, call_of, evaluate, plain_reference
 from voxelocity.infer.models.foreign_files import read_checkpoint
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.plain import excerpt, parse_yaml, shortened
@@ -22,6 +22,9 @@ _MAX_REFERENCES = 20
 _MAX_VALUES = 20_000
 # The largest of the zoo has 20 kB.
 _MOST_BYTES = 4 << 20
+_NETWORKS = "monai.networks.nets."
+# Classes of bundles' own code whose effect is known here; they are named, and never run.
+_KNOWN_CODE = ("scripts.inferer.Vista3dInferer",)
 _NO_ARGUMENTS = ("_target_", "_desc_", "_requires_", "_disabled_")
 
 
@@ -74,14 +77,17 @@ class BundleConfig:
         return value
 
     def component(self, value: Any, where: str) -> Component:
-        """The object that a value describes with `_target_`, its arguments not resolved yet."""
-        value, where, _ = self._follow(value, where)
+        """The object that a value describes with `_target_`, or makes as a network of MONAI.
+
+        Its arguments are not resolved yet.
+        """
+        value, where, _ = self._follow(value, where, makes_networks=True)
         if not isinstance(value, Mapping) or not isinstance(value.get("_target_"), str):
             raise self.error(where, f"is {shortened(value)}, not an object with _target_")
         arguments = {key: argument for key, argument in value.items() if key not in _NO_ARGUMENTS}
         is_disabled = self.resolved(value.get("_disabled_", False), f"{where}::_disabled_")
         module, _, name = value["_target_"].rpartition(".")
-        if module.split(".")[0] not in ("", "monai"):
+        if module.split(".")[0] not in ("", "monai") and value["_target_"] not in _KNOWN_CODE:
             raise self.error(where, f"is made by {value['_target_']}, which is not MONAI's")
         return Component(self, where, name, arguments, is_disabled in (True, "true", "True"))
 
@@ -109,8 +115,13 @@ class BundleConfig:
             pass
         return self._folder / _WEIGHTS
 
-    def _follow(self, value: Any, where: str, num_references: int = 0) -> tuple[Any, str, int]:
-        """What a value leads to by references and expressions, where that stands, and over how many of them."""
+    def _follow(
+        self, value: Any, where: str, num_references: int = 0, *, makes_networks: bool = False
+    ) -> tuple[Any, str, int]:
+        """What a value leads to by references and expressions, where that stands, and over how many of them.
+
+        With `makes_networks`, a call of a network of MONAI is the object that it describes.
+        """
         self._num_resolved += 1
         if self._num_resolved > _MAX_VALUES:
             raise self.error(where, f"makes, with its references, more than {_MAX_VALUES} values of this file")
@@ -121,8 +132,11 @@ class BundleConfig:
                     where, f"follows more than {_MAX_REFERENCES} references, the last is {shortened(value)}"
                 )
             reference = plain_reference(value[1:]) if value.startswith("$") else value
+            call = call_of(value[1:]) if makes_networks and value.startswith("$") else None
             if reference:
                 value, where = self._at(reference[1:], where), reference[1:]
+            elif call and call[0].startswith(_NETWORKS):
+                value = {"_target_": call[0], **{key: f"${text}" for key, text in call[1].items()}}
             else:
                 value = self._computed(value, where, num_references)
         return value, where, num_references

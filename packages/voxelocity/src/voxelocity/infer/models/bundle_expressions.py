@@ -19,6 +19,7 @@ _MOST_CHARACTERS = 1000
 _MOST_ITEMS = 10_000
 _LARGEST = 2**63
 _DEEPEST = 50
+_MOST_VALUES = 100_000
 _REFERENCE = re.compile(r"@(\w+(?:(?:::|#)\w+)*)")
 # Stands for a reference while Python parses the rest.
 _PLACEHOLDER = "voxelocity_reference_"
@@ -32,9 +33,23 @@ _COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
 }  # fmt: skip
 _UNARY: Mapping[type, Callable[[Any], Any]] = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Not: operator.not_}
+
+
+def _list(values: Any = ()) -> list[Any]:
+    """Sets are sorted, as Python lists small numbers of one."""
+    return sorted(values) if isinstance(values, frozenset) else list(values)
+
+
+def _range(*ends: int) -> list[int]:
+    numbers = range(*ends)
+    if len(numbers) > _MOST_ITEMS:
+        raise ExpressionError(f"it would have more than {_MOST_ITEMS} items")
+    return list(numbers)
+
+
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "abs": abs, "bool": bool, "float": float, "int": int, "len": len, "list": list, "max": max, "min": min,
-    "round": round, "sum": sum, "tuple": list,
+    "abs": abs, "bool": bool, "float": float, "int": int, "len": len, "list": _list, "max": max, "min": min,
+    "range": _range, "round": round, "set": frozenset, "sum": sum, "tuple": _list,
 }  # fmt: skip
 _DTYPES = ("bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
 _KEYS = {"IMAGE": "image", "LABEL": "label", "PRED": "pred", "LOSS": "loss", "METADATA": "metadata"}
@@ -82,6 +97,21 @@ def plain_reference(text: str) -> str:
     """The reference `@x` that is all of an expression, without its `$`; "" if there is more."""
     stripped = text.strip()
     return stripped if _REFERENCE.fullmatch(stripped) else ""
+
+
+def call_of(text: str) -> tuple[str, dict[str, str]] | None:
+    """The name and the arguments, as expressions, of an expression that is one call with keywords alone; else None."""
+    try:
+        tree, references = _parse(text)
+    except ExpressionError:
+        return None
+    match tree:
+        case ast.Call(func=function, args=[], keywords=keywords) if all(keyword.arg for keyword in keywords):
+            values = {
+                str(keyword.arg): _with_references(ast.unparse(keyword.value), references) for keyword in keywords
+            }
+            return ast.unparse(function), values
+    return None
 
 
 def priorities(text: str) -> list[tuple[int, int]]:
@@ -160,14 +190,23 @@ class _Evaluation:
 
     def __init__(self, references: Sequence[str], sources: Sources) -> None:
         self._references, self._sources = references, sources
+        self._num_values = 0
+        self._items: dict[str, Any] = {}
 
     def value(self, node: ast.expr) -> Any:
         """What a part of the expression is; lists and dictionaries of the file with their values not followed."""
+        self._num_values += 1
+        if self._num_values > _MOST_VALUES:
+            raise ExpressionError(f"it takes more than {_MOST_VALUES} steps")
         match node:
             case ast.Constant(value=None | bool() | int() | float() | str() as value):
                 return value
             case ast.Name(id=name) if name.startswith(_PLACEHOLDER):
                 return self._sources.follow(self._references[int(name.removeprefix(_PLACEHOLDER))])
+            case ast.Name(id=name) if name in self._items:
+                return self._items[name]
+            case ast.ListComp(elt=item, generators=[ast.comprehension(target=ast.Name(id=name), iter=values, ifs=[])]):
+                return self._for_each(name, values, item)
             case ast.List(elts=items) | ast.Tuple(elts=items):
                 return [self.value(item) for item in items]
             case ast.UnaryOp(op=op, operand=operand):
@@ -201,6 +240,14 @@ class _Evaluation:
             raise ExpressionError(f"{self._in_words(name)}(...) is not computed")
         return _bounded(_FUNCTIONS[name](*(self.value(argument) for argument in arguments)))
 
+    def _for_each(self, name: str, values: ast.expr, item: ast.expr) -> list[Any]:
+        found, before = [], dict(self._items)
+        for value in _list(self.value(values)):
+            self._items[name] = self._sources.follow(value)
+            found.append(self.value(item))
+        self._items = before
+        return found
+
     def _any_or_all(self, values: Sequence[ast.expr], *, stops_at: bool) -> Any:
         value: Any = None
         for node in values:
@@ -217,7 +264,7 @@ class _Evaluation:
 
     def _in_words(self, code: str) -> str:
         """Code with its references, shortened."""
-        return re.sub(rf"{_PLACEHOLDER}(\d+)", lambda found: self._references[int(found[1])], code)[:80]
+        return _with_references(code, self._references)[:80]
 
     def _number(self, node: ast.expr) -> Any:
         value = self._scalar(node)
@@ -226,13 +273,18 @@ class _Evaluation:
         return value
 
 
+def _with_references(code: str, references: Sequence[str]) -> str:
+    return re.sub(rf"{_PLACEHOLDER}(\d+)", lambda found: references[int(found[1])], code)
+
+
 def _combine(operation: type, left: Any, right: Any) -> Any:
     both = isinstance(left, int | float) and isinstance(right, int | float)
     joins = operation is ast.Add and any(isinstance(left, kind) and isinstance(right, kind) for kind in (str, list))
     repeats = operation is ast.Mult and isinstance(left, list) and isinstance(right, int)
     if repeats and len(left) * right > _MOST_ITEMS:
         raise ExpressionError(f"it would have more than {_MOST_ITEMS} items")
-    if not (both or joins or repeats):
+    differs = operation is ast.Sub and isinstance(left, frozenset) and isinstance(right, frozenset)
+    if not (both or joins or repeats or differs):
         raise ExpressionError(f"{operation.__name__} of {type(left).__name__} and {type(right).__name__}")
     return _OPERATORS[operation](left, right)
 

@@ -55,10 +55,13 @@ _NETWORKS: Mapping[str, _Kind] = {
     "SwinUNETR": _Kind(dropped=("img_size",), takes_empty=False),
     "FlexibleUNet": _Kind(fixed={"pretrained": False}),
     "DiNTS": _Kind(outputs="num_classes", nested={"dints_space": "TopologyInstance"}),
+    "vista3d132": _Kind(takes_empty=False),
     # A part of DiNTS. It asks on which device its architecture lies; ours is read by the CPU.
     "TopologyInstance": _Kind(outputs="", dropped=("device",)),
 }  # fmt: skip
 _PARTS = ("TopologyInstance",)
+PROMPTED = "vista3d132"
+"""A network that is asked for classes by their numbers."""
 # Words in the names of arguments that say how many layers or blocks a network has.
 _COUNTED = ("num_", "depth", "blocks", "layers", "units")
 _MOST_COUNTED = 256
@@ -74,11 +77,13 @@ class Shaping:
         slice_axis: axis of (x, y, z) across which a 2-D network sees planes; None for a 3-D network.
         channels: that are used, in order; empty for all.
         has_background: whether a class of logit 0 comes before the channels.
+        asked: numbers of classes that VISTA3D is asked for; a class of logit 0 comes before them.
     """
 
     slice_axis: int | None = None
     channels: tuple[int, ...] = ()
     has_background: bool = False
+    asked: tuple[int, ...] = ()
 
 
 class ShapedNetwork(torch.nn.Module):
@@ -94,8 +99,11 @@ class ShapedNetwork(torch.nn.Module):
         self.network = network
         self._axis = None if shaping.slice_axis is None else 2 + shaping.slice_axis
         self._channels, self._has_background = list(shaping.channels), shaping.has_background
+        self._asked = list(shaping.asked)
 
     def forward(self, windows_bcxyz: torch.Tensor) -> torch.Tensor:
+        if self._asked:
+            return self._of_classes(windows_bcxyz)
         logits: torch.Tensor = self.network(windows_bcxyz if self._axis is None else windows_bcxyz.squeeze(self._axis))
         if self._axis is not None:
             logits = logits.unsqueeze(self._axis)
@@ -104,6 +112,18 @@ class ShapedNetwork(torch.nn.Module):
         if self._has_background:
             logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
         return logits
+
+    def _of_classes(self, windows_bcxyz: torch.Tensor) -> torch.Tensor:
+        """What VISTA3D's encoder and class head say; its own forward empties the memory of the GPU at each window."""
+        network: Any = self.network
+        head, features = network.class_head, network.image_encoder(windows_bcxyz, with_point=False, with_label=True)[1]
+        features = head.image_post_mapping(features)
+        numbers = torch.tensor(self._asked, device=features.device).unsqueeze(1)
+        weights_kc: torch.Tensor = head.mlp(head.class_embeddings(numbers)).squeeze(1)
+        # Without weights, the logit of the background is 0.
+        weights_kc = torch.nn.functional.pad(weights_kc, (0, 0, 1, 0))
+        logits: torch.Tensor = weights_kc @ features.flatten(2)
+        return logits.unflatten(2, windows_bcxyz.shape[2:])
 
 
 def build_network(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,7 +17,11 @@ _CHAIN = "postprocessing"
 _WITHOUT_EFFECT = ("SaveImaged", "EnsureTyped", "ToTensord", "ToDeviced", "DeleteItemsd")
 _ACTIVATION, _DISCRETE, _INVERSE = "Activationsd", "AsDiscreted", "Invertd"
 _LABEL_MAP, _LARGEST = "Lambdad", "KeepLargestConnectedComponentd"
-_KNOWN = (_ACTIVATION, _INVERSE, _DISCRETE, _LABEL_MAP, _LARGEST)
+# VISTA3D's: the largest logit above 0.
+_PROMPTED = "VistaPostTransformd"
+_KNOWN = (_ACTIVATION, _INVERSE, _DISCRETE, _LABEL_MAP, _LARGEST, _PROMPTED)
+# Predictions have no NaN here.
+_NO_NAN = re.compile(r"\$\s*lambda (\w+): torch\.nan_to_num\(\1, nan=\d+\)\s*")
 _NEVER = 1_000
 # Voxels that touch at a corner are connected, MONAI's default and ours.
 _CONNECTIVITY = (None, 3)
@@ -90,18 +95,27 @@ class _Chain:
         return self.resamples and self.is_before(_ACTIVATION, _INVERSE) and self.is_before(_INVERSE, _DISCRETE)
 
 
-def meaning_of(config: BundleConfig, preparation: BundlePreparation, names: Mapping[int, str]) -> OutputMeaning:
+def meaning_of(
+    config: BundleConfig, preparation: BundlePreparation, names: Mapping[int, str], *, is_prompted: bool = False
+) -> OutputMeaning:
     """What the postprocessing makes of the network's output.
 
     Args:
         config: of the bundle.
         preparation: of the scan, which `Invertd` undoes.
         names: of the output channels, by index.
+        is_prompted: whether indices are the values of classes that the network was asked for.
 
     Raises:
         InputError: a transform, one of its arguments, or their order is not known here.
     """
-    chain = _chain(config, preparation)
+    chain = _chain(config, preparation, decides=_PROMPTED if is_prompted else _DISCRETE)
+    if is_prompted:
+        step = chain.steps[_PROMPTED]
+        check_keys(step, step.take({"keys": "pred"}, without_effect=("allow_missing_keys",))["keys"], "pred")
+        if len(chain.steps) > 1 + (_INVERSE in chain.steps):
+            raise step.error(f"stands next to {', '.join(chain.steps)}; only {_INVERSE} is supported with it")
+        return OutputMeaning(labels=names, back=_back(chain, decides=_PROMPTED))
     is_argmax = _is_argmax(chain.steps[_DISCRETE])
     softmax, sigmoid = _activation(chain.steps.get(_ACTIVATION))
     if _LABEL_MAP in chain.steps and is_argmax:
@@ -118,10 +132,11 @@ def meaning_of(config: BundleConfig, preparation: BundlePreparation, names: Mapp
     return _with_largest(chain, found)
 
 
-def _chain(config: BundleConfig, preparation: BundlePreparation) -> _Chain:
+def _chain(config: BundleConfig, preparation: BundlePreparation, *, decides: str) -> _Chain:
+    """The steps, one of which decides on classes."""
     steps: dict[str, Component] = {}
     for step in config.components(_CHAIN):
-        if step.name in _WITHOUT_EFFECT:
+        if step.name in _WITHOUT_EFFECT or _NO_NAN.fullmatch(str(step.arguments.get("func"))):
             continue
         if step.name not in _KNOWN or step.name in steps:
             why = "occurs twice" if step.name in steps else "is not supported"
@@ -129,8 +144,8 @@ def _chain(config: BundleConfig, preparation: BundlePreparation) -> _Chain:
         steps[step.name] = step
     chain = _Chain(config, steps, preparation)
     order = ", ".join(steps) or "empty"
-    if _DISCRETE not in steps:
-        raise config.error(_CHAIN, f"is {order}; without {_DISCRETE} it makes no classes")
+    if decides not in steps:
+        raise config.error(_CHAIN, f"is {order}; without {decides} it makes no classes")
     if chain.is_before(_DISCRETE, _ACTIVATION) and _ACTIVATION in steps:
         raise config.error(_CHAIN, f"is {order}; {_ACTIVATION} must come before {_DISCRETE}")
     for later in (_LABEL_MAP, _LARGEST):
@@ -240,14 +255,14 @@ def _is_nearest(step: Component) -> bool:
     return taken["nearest_interp"] not in (False, [False])
 
 
-def _back(chain: _Chain) -> Back:
+def _back(chain: _Chain, *, decides: str = _DISCRETE) -> Back:
     if _INVERSE not in chain.steps:
         return "scores"
     is_nearest = _is_nearest(chain.steps[_INVERSE])
-    if chain.is_before(_INVERSE, _DISCRETE):
+    if chain.is_before(_INVERSE, decides):
         if is_nearest and chain.resamples:
             raise chain.steps[_INVERSE].error(
-                f"has nearest_interp true before {_DISCRETE}, which is not supported together with Spacingd"
+                f"has nearest_interp true before {decides}, which is not supported together with Spacingd"
             )
         return "scores"
     return "nearest" if is_nearest or not chain.resamples else "linear"

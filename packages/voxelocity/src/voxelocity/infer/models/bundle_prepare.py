@@ -197,13 +197,16 @@ def _spacing(transform: Component) -> DeterministicStage:
 
 def _foreground(transform: Component) -> DeterministicStage:
     defaults = {"keys": "image", "source_key": "image", "margin": 0, "k_divisible": 1, "select_fn": "positive"}
-    # Neither changes a box without margin.
-    taken = transform.take(defaults, without_effect=("allow_smaller", "mode", "lazy"))
+    # The mode is that of a box that reaches beyond the scan.
+    taken = transform.take({**defaults, "allow_smaller": False}, without_effect=("mode", "lazy"))
     check_keys(transform, taken["keys"], "image")
+    margin, is_within = taken["margin"], taken["allow_smaller"] is True
+    if isinstance(margin, int) and not isinstance(margin, bool) and margin >= 0 and (is_within or margin == 0):
+        defaults["margin"] = margin
     for key, wanted in defaults.items():
         if key != "keys" and taken[key] != wanted:
             raise transform.error(f"has {key} {taken[key]!r}, which is not supported")
-    return CropToNonzero(positive_only=True)
+    return CropToNonzero(positive_only=True, margin_voxel=margin)
 
 
 def _scale_range(transform: Component) -> DeterministicStage:
@@ -280,6 +283,8 @@ _STAGES: Mapping[str, Callable[[Component], DeterministicStage | None]] = {
     "Orientationd": _orientation,
     "Spacingd": _spacing,
     "CropForegroundd": _foreground,
+    # It changes what a user asks VISTA3D for, which is everything here.
+    "VistaPreTransformd": _nothing("allow_missing_keys", "special_index", "labels_dict", "subclass"),
     "ScaleIntensityRanged": _scale_range,
     "ScaleIntensityd": _scale,
     "NormalizeIntensityd": _normalize,

@@ -52,7 +52,7 @@ def _path_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys | None:
     for name, found in parts.items():
         own = [*(part for part in found if part not in shared), name_without_label(name)]
         keys[name] = "_".join(filter(None, own)) or "_".join(found[-1:]) or "case", ONLY_CHANNEL
-    return _if_matched(keys, images, labels)
+    return _if_matched(keys, images, labels) if labels else None
 
 
 def _if_matched(keys: _Keys, images: Sequence[str], labels: Sequence[str]) -> _Keys | None:

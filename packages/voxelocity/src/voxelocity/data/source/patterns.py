@@ -72,11 +72,11 @@ def group_by_patterns(names: Sequence[str], *, image: str, label: str) -> FoundC
 
 def _matches(names: Sequence[str], pattern: str, option: str) -> dict[str, list[tuple[str, str]]]:
     """The names that have the pattern, sorted, with every case and channel or class that they can be divided into."""
-    expression = _expression(pattern, option)
+    expression, is_open = _expression(pattern, option), _is_open(pattern)
     found = {}
     for name in filter(expression.fullmatch, sorted(names)):
         longest = max(map(len, name.split("/")))
-        sizes = range(1, longest + 1) if _is_open(pattern) else ()
+        sizes = range(1, longest + 1) if is_open else ()
         ways = [_expression(pattern, option, size).fullmatch(name) for size in sizes] or [expression.fullmatch(name)]
         found[name] = [(way["case"], way.groupdict().get(_FIELDS[option][1], "")) for way in ways if way]
     if not found:

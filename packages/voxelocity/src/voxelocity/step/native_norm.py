@@ -83,6 +83,20 @@ def norm_act(features: torch.Tensor, norm: nn.InstanceNorm3d, activation: nn.Mod
     return result
 
 
+def group_norm(features: torch.Tensor, norm: nn.GroupNorm) -> torch.Tensor:
+    """The group norm, in the dtype and memory of `features`; statistics are float32. Has no gradient.
+
+    Args:
+        features: (b, c, x, y, z) for which `can_run` holds.
+        norm: with or without weights.
+    """
+    found = torch.empty_like(features, memory_format=torch.channels_last_3d)
+    sizes = _Sizes(features, num_groups=norm.num_groups)
+    if type(features) is torch.Tensor:
+        _write_normed(features, sizes, norm.weight, norm.bias, torch.ones(1), norm.eps, sizes.moments(), found)
+    return found
+
+
 def memory_of(values: torch.Tensor) -> Array:
     """The memory of values (b, c, x, y, z), dense with channels first or last; of bfloat16, its bits."""
     rows = values.detach() if values.is_contiguous() else values.detach().movedim(1, -1)
@@ -98,21 +112,42 @@ def _line(values: torch.Tensor | None, length: int, fill: float) -> Array:
 class _Sizes:
     """How features are divided into chunks; does not depend on threads."""
 
-    def __init__(self, features: torch.Tensor) -> None:
+    def __init__(self, features: torch.Tensor, *, num_groups: int = 0) -> None:
         self.batch, self.channels = features.shape[:2]
+        self.groups = num_groups or self.channels
         self.rows = features.shape[2:].numel()
         self.size = max(1, _CHUNK // self.channels)
         self.chunks = -(-self.rows // self.size)
 
     def array(self) -> Array:
-        found: Array = torch.tensor([self.batch, self.rows, self.channels, self.size]).numpy()
+        found: Array = torch.tensor([self.batch, self.rows, self.channels, self.size, self.groups]).numpy()
         return found
+
+    def moments(self) -> torch.Tensor:
+        """Memory for means and 1 / deviations."""
+        return torch.empty((self.batch, 2, self.channels))
 
 
 def pool_of_threads() -> int | None:
     """The pool that loops share their work in, 0 for the caller alone, None if torch's threads are out of reach."""
     # Asking also gives this thread torch's number of threads, if it has not computed yet.
     return 0 if torch.get_num_threads() == 1 else thread_pool() or None
+
+
+def _write_normed(
+    x: torch.Tensor,
+    sizes: _Sizes,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    slope: torch.Tensor,
+    eps: float,
+    moments: torch.Tensor,
+    y: torch.Tensor,
+) -> None:
+    """Writes `moments` and `y`."""
+    parts = torch.empty((sizes.batch, sizes.chunks, 2, sizes.channels)).numpy()
+    given = _line(weight, sizes.channels, 1.0), _line(bias, sizes.channels, 0.0), _line(slope, 1, 1.0)
+    _forward(memory_of(x), sizes.array(), *given, eps, parts, moments.numpy(), memory_of(y), pool_of_threads())
 
 
 class _NormAct(torch.autograd.Function):
@@ -129,9 +164,7 @@ class _NormAct(torch.autograd.Function):
         sizes = _Sizes(x)
         moments = x.new_empty((sizes.batch, 2, sizes.channels), dtype=torch.float32)
         if type(x) is torch.Tensor:
-            parts = torch.empty((sizes.batch, sizes.chunks, 2, sizes.channels)).numpy()
-            given = _line(weight, sizes.channels, 1.0), _line(bias, sizes.channels, 0.0), _line(slope, 1, 1.0)
-            _forward(memory_of(x), sizes.array(), *given, eps, parts, moments.numpy(), memory_of(y), pool_of_threads())
+            _write_normed(x, sizes, weight, bias, slope, eps, moments, y)
         ctx.save_for_backward(x, weight, bias, slope, moments)
         return y
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from voxelocity.step.fused_norm import use_exact_norms
 from voxelocity.step.network_config import NetworkConfig
 from voxelocity.step.network_table import NETWORKS
 
@@ -22,7 +23,9 @@ def build_network(config: NetworkConfig, *, num_channels: int, num_classes: int,
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return NETWORKS[config.name].build(config, num_channels, num_classes)
+        network = NETWORKS[config.name].build(config, num_channels, num_classes)
+    use_exact_norms(network)
+    return network
 
 
 def build_blank(config: NetworkConfig, *, num_channels: int, num_classes: int) -> torch.nn.Module:
@@ -32,4 +35,6 @@ def build_blank(config: NetworkConfig, *, num_channels: int, num_classes: int) -
     """
     assert NETWORKS[config.name].source != "user", "a user's own network is built only to be used"
     with torch.device("meta"):
-        return NETWORKS[config.name].build(config, num_channels, num_classes)
+        network = NETWORKS[config.name].build(config, num_channels, num_classes)
+    use_exact_norms(network)
+    return network

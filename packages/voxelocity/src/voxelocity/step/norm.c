@@ -8,14 +8,14 @@
 struct norm_work {
     const void *features, *slopes;
     void *out;
-    int64_t num_samples, num_rows, num_channels, size, num_chunks;
+    int64_t num_samples, num_rows, num_channels, size, num_chunks, num_groups;
     const float *moments, *weight, *bias, *means;
     float *parts;
     float slope;
 };
 
 INLINE struct norm_work norm_work_of(const int64_t *sizes) {
-    struct norm_work work = {.num_samples = sizes[0], .num_rows = sizes[1], .num_channels = sizes[2], .size = sizes[3]};
+    struct norm_work work = {.num_samples = sizes[0], .num_rows = sizes[1], .num_channels = sizes[2], .size = sizes[3], .num_groups = sizes[4]};
     work.num_chunks = (work.num_rows + work.size - 1) / work.size;
     return work;
 }
@@ -28,24 +28,29 @@ INLINE int64_t rows_of_part(const struct norm_work *work, int64_t number, int64_
     return smaller(work->size, work->num_rows - row);
 }
 
-/* Means and 1 / deviations (b, 2, channels) from means and squared differences of chunks, in float64 (Chan et al.,
- * 10.1080/00031305.1983.10483115). */
+/* Means and 1 / deviations (b, 2, channels) of groups of channels, from means and squared differences of chunks, in
+ * float64 (Chan et al., 10.1080/00031305.1983.10483115). */
 static void add_moments(const struct norm_work *work, float *moments, float eps) {
-    int64_t channels = work->num_channels, chunks = work->num_chunks;
+    int64_t channels = work->num_channels, chunks = work->num_chunks, width = channels / work->num_groups;
+    double num = (double)work->num_rows * width;
     for (int64_t sample = 0; sample < work->num_samples; sample++)
-        for (int64_t c = 0; c < channels; c++) {
-            const float *parts = work->parts + sample * chunks * 2 * channels + c;
+        for (int64_t first = 0; first < channels; first += width) {
+            const float *parts = work->parts + sample * chunks * 2 * channels;
             double total = 0, squares = 0;
             for (int64_t k = 0; k < chunks; k++)
-                total += (double)parts[2 * k * channels] * smaller(work->size, work->num_rows - k * work->size);
-            double mean = total / work->num_rows;
-            for (int64_t k = 0; k < chunks; k++) {
-                double off = parts[2 * k * channels] - mean;
-                squares += parts[(2 * k + 1) * channels];
-                squares += off * off * smaller(work->size, work->num_rows - k * work->size);
+                for (int64_t c = first; c < first + width; c++)
+                    total += (double)parts[2 * k * channels + c] * smaller(work->size, work->num_rows - k * work->size);
+            double mean = total / num;
+            for (int64_t k = 0; k < chunks; k++)
+                for (int64_t c = first; c < first + width; c++) {
+                    double off = parts[2 * k * channels + c] - mean;
+                    squares += parts[(2 * k + 1) * channels + c];
+                    squares += off * off * smaller(work->size, work->num_rows - k * work->size);
+                }
+            for (int64_t c = first; c < first + width; c++) {
+                moments[2 * sample * channels + c] = (float)mean;
+                moments[(2 * sample + 1) * channels + c] = (float)(1 / sqrt(squares / num + eps));
             }
-            moments[2 * sample * channels + c] = (float)mean;
-            moments[(2 * sample + 1) * channels + c] = (float)(1 / sqrt(squares / work->num_rows + eps));
         }
 }
 

@@ -110,7 +110,7 @@ static void TYPED(apply_back_part)(const void *given, int64_t number) {
 }
 
 /* `out` of `features` (b, rows, channels), and the moments (b, 2, channels) for the way back. `sizes` are b, rows,
- * channels and rows of a chunk; `parts` is scratch of (b, chunks, 2, channels). */
+ * channels, rows of a chunk and groups of channels; `parts` is scratch of (b, chunks, 2, channels). */
 int TYPED_LOOP(norm_forward)(const STORED *features, const int64_t *sizes, const float *weight, const float *bias,
                              const float *slope, float eps, float *parts, float *moments, STORED *out, int64_t pool) {
     struct norm_work work = norm_work_of(sizes);

@@ -24,6 +24,7 @@ from voxelocity.infer.models.bundle_config import Component
 from voxelocity.infer.models.foreign_files import network_with, read_checkpoint
 from voxelocity.infer.models.kinds import METADATA
 from voxelocity.infer.runtimes.contract import in_one_line
+from voxelocity.step.fused_norm import use_exact_norms, use_own_norms
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.plain import shortened
 
@@ -117,13 +118,13 @@ class ShapedNetwork(torch.nn.Module):
         """What VISTA3D's encoder and class head say; its own forward empties the memory of the GPU at each window."""
         network: Any = self.network
         head, features = network.class_head, network.image_encoder(windows_bcxyz, with_point=False, with_label=True)[1]
-        features = head.image_post_mapping(features)
-        numbers = torch.tensor(self._asked, device=features.device).unsqueeze(1)
+        features_bcxyz: torch.Tensor = head.image_post_mapping(features)
+        numbers = torch.tensor(self._asked, device=features_bcxyz.device).unsqueeze(1)
         weights_kc: torch.Tensor = head.mlp(head.class_embeddings(numbers)).squeeze(1)
         # Without weights, the logit of the background is 0.
         weights_kc = torch.nn.functional.pad(weights_kc, (0, 0, 1, 0))
-        logits: torch.Tensor = weights_kc @ features.flatten(2)
-        return logits.unflatten(2, windows_bcxyz.shape[2:])
+        logits = weights_kc @ features_bcxyz.flatten(2)
+        return logits.reshape(*logits.shape[:2], *windows_bcxyz.shape[2:])
 
 
 def build_network(
@@ -163,14 +164,19 @@ def build_network(
     )
     try:
         if not batch_bcxyz or not _NETWORKS[described.name].takes_empty:
-            return load(batch_bcxyz=batch_bcxyz)
-        network = load()
-        return network if _takes_empty(network, window_cxyz) else load(batch_bcxyz=batch_bcxyz)
+            network = load(batch_bcxyz=batch_bcxyz)
+        else:
+            network = load()
+            network = network if _takes_empty(network, window_cxyz) else load(batch_bcxyz=batch_bcxyz)
     except InputError:
         raise
     # MONAI's classes check few of their arguments; what the others break may raise anything.
     except Exception as error:
         raise described.error(f"cannot be made from {shortened(arguments)} ({in_one_line(error)})") from None
+    # Torch's own copy in channels_last_3d, or lose digits.
+    use_own_norms(network)
+    use_exact_norms(network)
+    return network
 
 
 def _takes_empty(network: torch.nn.Module, window_cxyz: Sequence[int]) -> bool:

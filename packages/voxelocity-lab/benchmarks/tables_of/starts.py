@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tables_of.results import markdown_table, of_records, range_text, source_line
+from tables_of.results import markdown_table, of_records, source_line
 from voxelocity_observe.core.quantities import factor_text
 
 _NEW = "new weights"
@@ -31,7 +31,7 @@ def start_lines(record: dict[str, Any]) -> list[str]:
     others = [
         (
             words,
-            *(range_text(found["organs"][side][key]) for key in ("after a minute", "after")),
+            *(_dice(found["organs"][side][key]) for key in ("after a minute", "after")),
             _same_network(found, side),
         )
         for side, words in _OTHERS.items()
@@ -59,10 +59,14 @@ def start_lines(record: dict[str, Any]) -> list[str]:
 
 def _factor(figure: dict[str, Any]) -> str:
     low, high = figure["interval"]
-    return f"{factor_text(figure['median'])} times ({factor_text(low)} to {factor_text(high)})"
+    return f"{factor_text(figure['median'])} ({factor_text(low)} to {factor_text(high)})"
+
+
+def _dice(figure: dict[str, Any]) -> str:
+    return f"{figure['median']:.3f} ({figure['low']:.3f} to {figure['high']:.3f})"
 
 
 def _same_network(found: dict[str, Any], side: str) -> str:
     networks = found.get("networks", {})
     name = f"new weights, as {side}"
-    return range_text(networks[name]["after a minute"]) if name in networks else ""
+    return _dice(networks[name]["after a minute"]) if name in networks else ""

@@ -12,9 +12,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-_ROOT = Path(__file__).parents[3]
 # Where pytest looks for what tests share, too.
-sys.path.extend(map(str, (_ROOT / "tests", *sorted(_ROOT.glob("packages/*/tests")))))
+sys.path.extend(map(str, [Path(__file__).parents[3] / "tests", *Path(__file__).parents[3].glob("packages/*/tests")]))
 
 from harness import head, parser_of, write_record
 from shared.crafted import OUTCOMES, RIGHT, table, try_kind

@@ -66,22 +66,20 @@ def _if_matched(keys: _Keys, images: Sequence[str], labels: Sequence[str]) -> _K
 def _channel_folder_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys | None:
     """If most labels have the name of one image in each of several folders: these are the channels."""
     bases, names = ({name: name_without_label(name) for name in some} for some in (labels, images))
-    folders: dict[str, list[str]] = defaultdict(list)
+    folders: dict[str, set[str]] = defaultdict(set)
     for name in images:
-        folders[os.path.dirname(name)].append(names[name])
-    num_matched = sum(all(base in inside for inside in folders.values()) for base in bases.values())
+        folders[os.path.dirname(name)].add(names[name])
     are_apart = len(set(bases.values())) == len(labels) and not {os.path.dirname(name) for name in labels} & {*folders}
-    if len(folders) < 2 or not are_apart or 2 * num_matched < len(labels) or not labels:
+    if len(folders) < 2 or not are_apart or not labels:
         return None
+    num_matched = len(set.intersection(*folders.values()) & set(bases.values()))
     parts = {folder: folder.split("/") for folder in folders}
     shared = _in_all(parts, folders)
     channels = {folder: "_".join(part for part in parts[folder] if part not in shared) for folder in folders}
     keys = {name: (names[name], channels[os.path.dirname(name)]) for name in images}
-    return (
-        keys | {name: (base, ONLY_CHANNEL) for name, base in bases.items()}
-        if len({*keys.values()}) == len(keys)
-        else None
-    )
+    if 2 * num_matched < len(labels) or len(set(keys.values())) < len(keys):
+        return None
+    return keys | {name: (base, ONLY_CHANNEL) for name, base in bases.items()}
 
 
 def _prefix_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys | None:
@@ -117,8 +115,9 @@ def _number_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys | None:
     found = {name: cases.get(int(number), number) for name in labels for number in numbers[name]}
     if len(set(forms.values())) != 1 or len(cases) != len(images) or len(found) != len(labels):
         return None
+    known = set(cases.values())
     keys = {name: (case, ONLY_CHANNEL) for name, case in ({name: _stem(name) for name in images} | found).items()}
-    return keys if 2 * sum(case in cases.values() for case in found.values()) >= len(labels) > 0 else None
+    return keys if 2 * sum(case in known for case in found.values()) >= len(labels) > 0 else None
 
 
 def _bids_key(name: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from voxelocity.core.scan_formats import ANALYZE, DICOM, SCAN_ENDINGS, stem_of
@@ -158,7 +159,12 @@ def is_label(name: str) -> bool:
 
 def name_without_label(name: str) -> str:
     """The words of a file name without its ending, its channel and those that only say image or label."""
-    stem = stem_of(os.path.basename(name)).removesuffix(_FIRST_CHANNEL)
+    return _without_label(os.path.basename(name))
+
+
+@lru_cache(maxsize=1 << 16)
+def _without_label(name: str) -> str:
+    stem = stem_of(name).removesuffix(_FIRST_CHANNEL)
     words = re.split(r"[-_. ]+", stem)
     # The number of "img0001" and "label0001" is what they share.
     words = [match[1] if (match := _GLUED.fullmatch(word)) else word for word in words]

@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 
 from voxelocity.core.scan_formats import stem_of
 from voxelocity.data.source.listing import IMAGE, LABEL, name_without_label
@@ -162,8 +163,9 @@ def _folder_keys(images: Sequence[str], labels: Sequence[str]) -> _Keys:
     return keys
 
 
+@lru_cache(maxsize=1 << 16)
 def _own_parts(folder: str) -> list[str]:
-    """Of a path those that name no kind of files."""
+    """Of a path those that name no kind of files. Not to be changed."""
     return [part for part in folder.split("/") if part and not LABEL.fullmatch(part) and not IMAGE.fullmatch(part)]
 
 

@@ -27,7 +27,7 @@ from voxelocity.step import (
     set_backend,
 )
 from voxelocity.step.fused import has_triton
-from voxelocity.step.fused_norm import use_exact_norms, use_own_norms
+from voxelocity.step.fused_norm import use_own_norms
 from voxelocity_observe.core.clock import Clock, system_clock
 
 # As `planning.rules` settles it for a run of known length; the average is that of the last 50 steps.
@@ -167,7 +167,6 @@ class FastStep:
         clock: Clock = system_clock,
     ) -> None:
         use_own_norms(network, in_sequences=True)
-        use_exact_norms(network)
         set_backend(BackendConfig(cudnn_benchmark=True), device)
         self.precision = precision_of(device, is_flat=is_flat)
         self._step = TrainingStep(network, loss, optimizer=OPTIMIZER, precision=self.precision, device=device)

@@ -180,12 +180,13 @@ def use_exact_norms(network: nn.Module) -> None:
 
 
 def use_own_norms(network: nn.Module, *, in_sequences: bool = False) -> None:
-    """Makes torch's instance norms of a foreign network ours, in place; names, weights and hooks stay.
+    """Makes torch's norms of a foreign network ours, in place; names, weights and hooks stay.
 
     A norm whose input is contiguous stays torch's. Activations after norms stay apart, whose place only a network's own
     code knows; but in torch's sequences they follow, and with `in_sequences` they are fused there. Hooks of such an
     activation are not called.
     """
+    use_exact_norms(network)
     for module in network.modules():
         if in_sequences and type(module) is nn.Sequential:
             module.__class__ = NormedSequence

@@ -1,4 +1,7 @@
-"""Instance norm fused with the leaky ReLU after it on a CPU, by C loops in the threads of torch. See `fused_norm`."""
+"""Instance norm fused with the leaky ReLU after it, and group norm, on a CPU, by C loops in the threads of torch.
+
+See `fused_norm`.
+"""
 
 from __future__ import annotations
 
@@ -90,11 +93,8 @@ def group_norm(features: torch.Tensor, norm: nn.GroupNorm) -> torch.Tensor:
         features: (b, c, x, y, z) for which `can_run` holds.
         norm: with or without weights.
     """
-    found = torch.empty_like(features, memory_format=torch.channels_last_3d)
     sizes = _Sizes(features, num_groups=norm.num_groups)
-    if type(features) is torch.Tensor:
-        _write_normed(features, sizes, norm.weight, norm.bias, torch.ones(1), norm.eps, sizes.moments(), found)
-    return found
+    return _normed(features, sizes, norm.weight, norm.bias, torch.ones(1), norm.eps)[0]
 
 
 def memory_of(values: torch.Tensor) -> Array:
@@ -123,10 +123,6 @@ class _Sizes:
         found: Array = torch.tensor([self.batch, self.rows, self.channels, self.size, self.groups]).numpy()
         return found
 
-    def moments(self) -> torch.Tensor:
-        """Memory for means and 1 / deviations."""
-        return torch.empty((self.batch, 2, self.channels))
-
 
 def pool_of_threads() -> int | None:
     """The pool that loops share their work in, 0 for the caller alone, None if torch's threads are out of reach."""
@@ -134,20 +130,22 @@ def pool_of_threads() -> int | None:
     return 0 if torch.get_num_threads() == 1 else thread_pool() or None
 
 
-def _write_normed(
+def _normed(
     x: torch.Tensor,
     sizes: _Sizes,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
     slope: torch.Tensor,
     eps: float,
-    moments: torch.Tensor,
-    y: torch.Tensor,
-) -> None:
-    """Writes `moments` and `y`."""
-    parts = torch.empty((sizes.batch, sizes.chunks, 2, sizes.channels)).numpy()
-    given = _line(weight, sizes.channels, 1.0), _line(bias, sizes.channels, 0.0), _line(slope, 1, 1.0)
-    _forward(memory_of(x), sizes.array(), *given, eps, parts, moments.numpy(), memory_of(y), pool_of_threads())
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The activation of the norm, and means and 1 / deviations (b, 2, channels); not filled if `x` has no values."""
+    y = torch.empty_like(x, memory_format=torch.channels_last_3d)
+    moments = x.new_empty((sizes.batch, 2, sizes.channels), dtype=torch.float32)
+    if type(x) is torch.Tensor:
+        parts = torch.empty((sizes.batch, sizes.chunks, 2, sizes.channels)).numpy()
+        given = _line(weight, sizes.channels, 1.0), _line(bias, sizes.channels, 0.0), _line(slope, 1, 1.0)
+        _forward(memory_of(x), sizes.array(), *given, eps, parts, moments.numpy(), memory_of(y), pool_of_threads())
+    return y, moments
 
 
 class _NormAct(torch.autograd.Function):
@@ -160,11 +158,7 @@ class _NormAct(torch.autograd.Function):
         slope: torch.Tensor,
         eps: float,
     ) -> torch.Tensor:
-        y = torch.empty_like(x, memory_format=torch.channels_last_3d)
-        sizes = _Sizes(x)
-        moments = x.new_empty((sizes.batch, 2, sizes.channels), dtype=torch.float32)
-        if type(x) is torch.Tensor:
-            _write_normed(x, sizes, weight, bias, slope, eps, moments, y)
+        y, moments = _normed(x, _Sizes(x), weight, bias, slope, eps)
         ctx.save_for_backward(x, weight, bias, slope, moments)
         return y
 

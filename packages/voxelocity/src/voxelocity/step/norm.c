@@ -15,7 +15,8 @@ struct norm_work {
 };
 
 INLINE struct norm_work norm_work_of(const int64_t *sizes) {
-    struct norm_work work = {.num_samples = sizes[0], .num_rows = sizes[1], .num_channels = sizes[2], .size = sizes[3], .num_groups = sizes[4]};
+    struct norm_work work = {.num_samples = sizes[0], .num_rows = sizes[1], .num_channels = sizes[2]};
+    work.size = sizes[3], work.num_groups = sizes[4];
     work.num_chunks = (work.num_rows + work.size - 1) / work.size;
     return work;
 }

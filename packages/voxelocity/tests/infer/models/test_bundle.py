@@ -106,15 +106,20 @@ def network_of(num_classes):
     return network.eval()
 
 
-@pytest.fixture
-def scan(tmp_path):
+def write_scan(path, shape):
+    """A ball in air, with noise, on a grid that is neither turned nor spaced as networks want it."""
     rng = np.random.default_rng(0)
-    places = np.stack(np.meshgrid(*(np.linspace(-1, 1, n) for n in (30, 26, 14)), indexing="ij"))
+    places = np.stack(np.meshgrid(*(np.linspace(-1, 1, n) for n in shape), indexing="ij"))
     image = np.where((places**2).sum(0) < 0.6, 80.0, -900.0) + rng.normal(0, 20, places.shape[1:])
     affine = np.diag([-0.9, 1.2, 3.0, 1.0])
     affine[:3, 3] = (20, -30, 7)
-    nib.save(nib.Nifti1Image(image.astype(np.float32), affine), tmp_path / "scan.nii.gz")
-    return tmp_path / "scan.nii.gz"
+    nib.save(nib.Nifti1Image(image.astype(np.float32), affine), path)
+    return path
+
+
+@pytest.fixture
+def scan(tmp_path):
+    return write_scan(tmp_path / "scan.nii.gz", (30, 26, 14))
 
 
 def as_monai(folder, ending, scan):

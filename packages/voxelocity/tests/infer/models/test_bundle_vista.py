@@ -3,7 +3,6 @@
 import json
 
 import monai.networks.nets
-import nibabel as nib
 import numpy as np
 import pytest
 import torch
@@ -16,6 +15,8 @@ from voxelocity.core.volume import VolumeRef
 from voxelocity.data.decode import read_case
 from voxelocity.infer import Predictor, open_model
 from voxelocity_observe.core.errors import InputError
+
+from .test_bundle import write_scan
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ASKED = sorted({*range(1, 133)} - {2, 16, 18, 20, 21, 23, 24, 25, 26, 27, 128, 129, 130, 131, 132})
@@ -107,13 +108,7 @@ def save(folder, *, release="0.6.0", **changes):
 @pytest.fixture
 def scan(tmp_path):
     """Longer than a window on one axis, shorter on the others."""
-    rng = np.random.default_rng(0)
-    places = np.stack(np.meshgrid(*(np.linspace(-1, 1, n) for n in (60, 24, 16)), indexing="ij"))
-    image = np.where((places**2).sum(0) < 0.6, 80.0, -900.0) + rng.normal(0, 20, places.shape[1:])
-    affine = np.diag([-0.9, 1.2, 3.0, 1.0])
-    affine[:3, 3] = (20, -30, 7)
-    nib.save(nib.Nifti1Image(image.astype(np.float32), affine), tmp_path / "scan.nii.gz")
-    return tmp_path / "scan.nii.gz"
+    return write_scan(tmp_path / "scan.nii.gz", (60, 24, 16))
 
 
 def as_monai(folder, scan):

@@ -19,7 +19,7 @@ from voxelocity_observe.core.plain import excerpt
 from voxelocity_observe.core.quantities import listed
 
 _MOST_BYTES = 1 << 22
-# Of a line: longer ones take expressions long, and are none of a table.
+# Of a line. Longer ones are not of a table, and the expressions below would take long for them.
 _MOST_CHARACTERS = 500
 _SEGMENT = re.compile(r"Segment(\d+)_(Name|LabelValue):=(.*)")
 # Index, red, green, blue, opacity, two flags, and the name.

@@ -24,7 +24,7 @@ from voxelocity.infer.models.bundle_config import Component
 from voxelocity.infer.models.foreign_files import network_with, read_checkpoint
 from voxelocity.infer.models.kinds import METADATA
 from voxelocity.infer.runtimes.contract import in_one_line
-from voxelocity.step.fused_norm import use_exact_norms, use_own_norms
+from voxelocity.step.fused_norm import use_own_norms
 from voxelocity_observe.core.errors import InputError
 from voxelocity_observe.core.plain import shortened
 
@@ -175,7 +175,6 @@ def build_network(
         raise described.error(f"cannot be made from {shortened(arguments)} ({in_one_line(error)})") from None
     # Torch's own copy in channels_last_3d, or lose digits.
     use_own_norms(network)
-    use_exact_norms(network)
     return network
 
 
